@@ -1,0 +1,14 @@
+//! Differentially private training of vision transformers in WGSL compute shaders.
+
+#![warn(missing_docs)]
+
+pub mod data;
+pub mod error;
+pub mod kernel;
+pub mod privacy;
+pub mod record;
+pub mod rng;
+pub mod shape;
+pub mod wgsl;
+
+pub use error::{Error, Result};

@@ -1,0 +1,1 @@
+//! What a mechanism costs: events, accountants, calibration.

@@ -1,0 +1,1 @@
+//! Which examples form a logical batch.
