@@ -2,9 +2,11 @@
 
 #![warn(missing_docs)]
 
+pub mod cpu;
 pub mod data;
 pub mod error;
 pub mod kernel;
+pub mod ops;
 pub mod privacy;
 pub mod record;
 pub mod rng;
