@@ -2,6 +2,7 @@
 
 #![warn(missing_docs)]
 
+pub mod checkpoint;
 pub mod cpu;
 pub mod data;
 pub mod error;

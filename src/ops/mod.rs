@@ -3,6 +3,7 @@
 //! An op only records; it knows no engine, no graph and no privacy. Tensors are row-major; per-example
 //! tensors have the example axis first. Losses are per example and never averaged here.
 
+pub mod accumulate;
 pub mod relu;
 
 use std::fmt::Debug;

@@ -3,7 +3,13 @@
 //! The text of a shader is the only source of its interface: bindings, params, workgroup size and workgroup
 //! memory are read from it here, and everything above binds by name.
 
-use std::sync::Arc;
+mod link;
+mod reflect;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+pub use link::{LineOrigin, Linked, link_with, modules, source};
 
 use crate::error::Result;
 use crate::record::DType;
@@ -49,10 +55,50 @@ pub struct Interface {
     pub workgroup_bytes: u32,
 }
 
+type Spec = Vec<(&'static str, u32)>;
+
+/// A linked module, parsed once per set of `package::spec` constants.
+struct Parsed {
+    linked: Arc<Linked>,
+    module: naga::Module,
+    info: naga::valid::ModuleInfo,
+}
+
+static PARSED: Mutex<BTreeMap<(String, Spec), Arc<Parsed>>> = Mutex::new(BTreeMap::new());
+static INTERFACES: Mutex<BTreeMap<(String, String, Spec), Arc<Interface>>> = Mutex::new(BTreeMap::new());
+
+fn parsed(module: &str, spec: &[(&'static str, u32)]) -> Result<Arc<Parsed>> {
+    let key = (module.to_owned(), spec.to_vec());
+    let mut cache = PARSED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(found) = cache.get(&key) {
+        return Ok(found.clone());
+    }
+    let linked = Arc::new(link_with(module, spec, &source)?);
+    let (ir, info) = reflect::parse(&linked)?;
+    let parsed = Arc::new(Parsed { linked, module: ir, info });
+    cache.insert(key, parsed.clone());
+    Ok(parsed)
+}
+
+/// The linked text of `module` under these `package::spec` constants. Cached.
+///
+/// # Errors
+/// [`crate::Error::Shader`] with file and line.
+pub fn linked(module: &str, spec: &[(&'static str, u32)]) -> Result<Arc<Linked>> {
+    Ok(parsed(module, spec)?.linked.clone())
+}
+
 /// The interface of `entry` in `module` (e.g. `ops/gelu`) under these `package::spec` constants. Cached.
 ///
 /// # Errors
 /// [`crate::Error::Shader`] with file and line.
-pub fn interface(_module: &str, _entry: &str, _spec: &[(&'static str, u32)]) -> Result<Arc<Interface>> {
-    todo!("lands with the linker")
+pub fn interface(module: &str, entry: &str, spec: &[(&'static str, u32)]) -> Result<Arc<Interface>> {
+    let key = (module.to_owned(), entry.to_owned(), spec.to_vec());
+    if let Some(found) = INTERFACES.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
+        return Ok(found.clone());
+    }
+    let parsed = parsed(module, spec)?;
+    let interface = Arc::new(reflect::reflect(&parsed.linked, &parsed.module, &parsed.info, entry)?);
+    INTERFACES.lock().unwrap_or_else(PoisonError::into_inner).insert(key, interface.clone());
+    Ok(interface)
 }

@@ -1,0 +1,170 @@
+//! Checkpoints: safetensors files under the published tensor names, written atomically.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+
+use crate::error::{Error, Result};
+use crate::shape::Shape;
+
+/// A named tensor on the host.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor {
+    /// Extents.
+    pub shape: Shape,
+    /// Row-major values.
+    pub values: Vec<f32>,
+}
+
+/// Tensors and text metadata of one file.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Checkpoint {
+    /// Tensors by name.
+    pub tensors: BTreeMap<String, Tensor>,
+    /// Metadata: what the tensors are of (`model`, `recipe`), never anything secret.
+    pub metadata: BTreeMap<String, String>,
+}
+
+impl Checkpoint {
+    /// Reads a safetensors file of f32, f16, bf16 or f64 tensors.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Checkpoint`] for a broken header, an unknown element type, or a value that is not
+    /// finite, naming the tensor.
+    pub fn read(path: &Path) -> Result<Self> {
+        let bytes = std::fs::read(path).map_err(|e| Error::io(path, e))?;
+        let fail = |what: String| Error::checkpoint(path, what);
+        let file = SafeTensors::deserialize(&bytes).map_err(|e| fail(format!("is no safetensors file: {e}")))?;
+        let (_, header) =
+            SafeTensors::read_metadata(&bytes).map_err(|e| fail(format!("is no safetensors file: {e}")))?;
+        let metadata =
+            header.metadata().iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
+        let mut tensors = BTreeMap::new();
+        for (name, view) in file.tensors() {
+            let values = decode(&view).ok_or_else(|| fail(format!("{name} holds {:?}, not floats", view.dtype())))?;
+            if let Some(i) = values.iter().position(|x| !x.is_finite()) {
+                return Err(fail(format!("{name}[{i}] is {}: the weights are damaged", values[i])));
+            }
+            tensors.insert(name, Tensor { shape: Shape::new(view.shape()), values });
+        }
+        Ok(Checkpoint { tensors, metadata })
+    }
+
+    /// Writes the file beside its place and moves it there, so that a crash leaves the old one.
+    ///
+    /// # Errors
+    /// [`Error::Io`] (a full disk, a missing folder).
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let views: Vec<(&str, TensorView<'_>)> = self
+            .tensors
+            .iter()
+            .map(|(name, t)| {
+                let bytes = bytemuck::cast_slice(&t.values);
+                let view = TensorView::new(Dtype::F32, t.shape.dims().to_vec(), bytes);
+                (name.as_str(), view.expect("shape and values agree"))
+            })
+            .collect();
+        let metadata = (!self.metadata.is_empty()).then(|| self.metadata.clone().into_iter().collect());
+        let bytes = safetensors::serialize(views, metadata)
+            .map_err(|e| Error::checkpoint(path, format!("cannot be serialised: {e}")))?;
+        write_atomic(path, &bytes)
+    }
+
+    /// The tensor of this name and shape.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] if it is missing or has another shape.
+    pub fn get(&self, path: &Path, name: &str, shape: &Shape) -> Result<&[f32]> {
+        let tensor = self.tensors.get(name).ok_or_else(|| Error::checkpoint(path, format!("has no tensor {name}")))?;
+        if tensor.shape != *shape {
+            let what = format!("{name} is {}, the model wants {shape}", tensor.shape);
+            return Err(Error::checkpoint(path, what));
+        }
+        Ok(&tensor.values)
+    }
+}
+
+fn decode(view: &TensorView<'_>) -> Option<Vec<f32>> {
+    let data = view.data();
+    let halves = || data.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]));
+    Some(match view.dtype() {
+        Dtype::F32 => data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().expect("4 bytes"))).collect(),
+        Dtype::F64 => data.chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().expect("8 bytes")) as f32).collect(),
+        Dtype::BF16 => halves().map(|b| half::bf16::from_bits(b).to_f32()).collect(),
+        Dtype::F16 => halves().map(|b| half::f16::from_bits(b).to_f32()).collect(),
+        _ => return None,
+    })
+}
+
+/// Writes a file so that at every moment either the old or the new content is there, also after a power cut.
+///
+/// # Errors
+/// [`Error::Io`]; the old file stays.
+pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".tmp");
+    let temporary = path.with_file_name(name);
+    let result = (|| {
+        let mut file = File::create(&temporary)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&temporary, path)?;
+        // The rename itself is on disk once the folder is.
+        if let Some(folder) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
+            File::open(folder)?.sync_all()?;
+        }
+        Ok(())
+    })();
+    result.map_err(|e| {
+        let _ = std::fs::remove_file(&temporary);
+        Error::io(path, e)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.safetensors");
+        let mut checkpoint = Checkpoint::default();
+        checkpoint.tensors.insert("w".into(), Tensor { shape: [2, 3].into(), values: vec![1.0, -2.5, 0.0, 4.0, 5.0, 6.0] });
+        checkpoint.metadata.insert("model".into(), "micro32".into());
+        checkpoint.write(&path).unwrap();
+        let back = Checkpoint::read(&path).unwrap();
+        assert_eq!(back, checkpoint);
+        assert!(back.get(&path, "w", &[3, 2].into()).unwrap_err().to_string().contains("(2, 3)"));
+        assert!(back.get(&path, "v", &[3, 2].into()).is_err());
+    }
+
+    #[test]
+    fn damaged_files_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.safetensors");
+        let mut checkpoint = Checkpoint::default();
+        checkpoint.tensors.insert("w".into(), Tensor { shape: [4].into(), values: vec![1.0, 2.0, f32::NAN, 4.0] });
+        checkpoint.write(&path).unwrap();
+        assert!(Checkpoint::read(&path).unwrap_err().to_string().contains("w[2]"));
+        let whole = std::fs::read(&path).unwrap();
+        for broken in [&whole[..whole.len() - 3], &whole[..5], &[][..], &[0xff; 64][..]] {
+            std::fs::write(&path, broken).unwrap();
+            assert!(matches!(Checkpoint::read(&path), Err(Error::Checkpoint { .. })));
+        }
+        assert!(matches!(Checkpoint::read(&folder.path().join("none")), Err(Error::Io { .. })));
+    }
+
+    #[test]
+    fn a_failed_write_keeps_the_old_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        write_atomic(&path, b"old").unwrap();
+        std::fs::create_dir(folder.path().join("state.tmp")).unwrap();
+        assert!(write_atomic(&path, b"new").is_err());
+        assert_eq!(std::fs::read(&path).unwrap(), b"old");
+    }
+}
