@@ -4,7 +4,15 @@
 //! tensors have the example axis first. Losses are per example and never averaged here.
 
 pub mod accumulate;
+pub(crate) mod gemm;
+pub(crate) mod gram;
+pub mod linear;
+pub mod lookup_grad;
+pub mod matmul;
 pub mod relu;
+pub mod row_grad;
+pub(crate) mod shares;
+pub mod weight_grad;
 
 use std::fmt::Debug;
 
