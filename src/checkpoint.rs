@@ -37,14 +37,15 @@ impl Checkpoint {
     pub fn read(path: &Path) -> Result<Self> {
         let bytes = std::fs::read(path).map_err(|e| Error::io(path, e))?;
         let fail = |what: String| Error::checkpoint(path, what);
-        let file = SafeTensors::deserialize(&bytes).map_err(|e| fail(format!("is no safetensors file: {e}")))?;
+        let file =
+            SafeTensors::deserialize(&bytes).map_err(|e| fail(format!("is no safetensors file: {e}")))?;
         let (_, header) =
             SafeTensors::read_metadata(&bytes).map_err(|e| fail(format!("is no safetensors file: {e}")))?;
-        let metadata =
-            header.metadata().iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
+        let metadata = header.metadata().iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
         let mut tensors = BTreeMap::new();
         for (name, view) in file.tensors() {
-            let values = decode(&view).ok_or_else(|| fail(format!("{name} holds {:?}, not floats", view.dtype())))?;
+            let values =
+                decode(&view).ok_or_else(|| fail(format!("{name} holds {:?}, not floats", view.dtype())))?;
             if let Some(i) = values.iter().position(|x| !x.is_finite()) {
                 return Err(fail(format!("{name}[{i}] is {}: the weights are damaged", values[i])));
             }
@@ -78,7 +79,8 @@ impl Checkpoint {
     /// # Errors
     /// [`Error::Checkpoint`] if it is missing or has another shape.
     pub fn get(&self, path: &Path, name: &str, shape: &Shape) -> Result<&[f32]> {
-        let tensor = self.tensors.get(name).ok_or_else(|| Error::checkpoint(path, format!("has no tensor {name}")))?;
+        let tensor =
+            self.tensors.get(name).ok_or_else(|| Error::checkpoint(path, format!("has no tensor {name}")))?;
         if tensor.shape != *shape {
             let what = format!("{name} is {}, the model wants {shape}", tensor.shape);
             return Err(Error::checkpoint(path, what));
@@ -91,8 +93,12 @@ fn decode(view: &TensorView<'_>) -> Option<Vec<f32>> {
     let data = view.data();
     let halves = || data.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]));
     Some(match view.dtype() {
-        Dtype::F32 => data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().expect("4 bytes"))).collect(),
-        Dtype::F64 => data.chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().expect("8 bytes")) as f32).collect(),
+        Dtype::F32 => {
+            data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().expect("4 bytes"))).collect()
+        }
+        Dtype::F64 => {
+            data.chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().expect("8 bytes")) as f32).collect()
+        }
         Dtype::BF16 => halves().map(|b| half::bf16::from_bits(b).to_f32()).collect(),
         Dtype::F16 => halves().map(|b| half::f16::from_bits(b).to_f32()).collect(),
         _ => return None,
@@ -133,7 +139,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.safetensors");
         let mut checkpoint = Checkpoint::default();
-        checkpoint.tensors.insert("w".into(), Tensor { shape: [2, 3].into(), values: vec![1.0, -2.5, 0.0, 4.0, 5.0, 6.0] });
+        checkpoint
+            .tensors
+            .insert("w".into(), Tensor { shape: [2, 3].into(), values: vec![1.0, -2.5, 0.0, 4.0, 5.0, 6.0] });
         checkpoint.metadata.insert("model".into(), "micro32".into());
         checkpoint.write(&path).unwrap();
         let back = Checkpoint::read(&path).unwrap();
@@ -147,7 +155,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.safetensors");
         let mut checkpoint = Checkpoint::default();
-        checkpoint.tensors.insert("w".into(), Tensor { shape: [4].into(), values: vec![1.0, 2.0, f32::NAN, 4.0] });
+        checkpoint
+            .tensors
+            .insert("w".into(), Tensor { shape: [4].into(), values: vec![1.0, 2.0, f32::NAN, 4.0] });
         checkpoint.write(&path).unwrap();
         assert!(Checkpoint::read(&path).unwrap_err().to_string().contains("w[2]"));
         let whole = std::fs::read(&path).unwrap();

@@ -23,10 +23,10 @@ struct Params {
 var<workgroup> lookup_grad_scratch: array<f32, 64>;
 var<workgroup> lookup_grad_seen: array<u32, 64>;
 
-// Whether a row of [from, to) has this id, among every 64th.
-fn lookup_grad_find(id: u32, from: u32, to: u32, lane: u32) -> u32 {
+// Whether a row of [begin, end) has this id, among every 64th.
+fn lookup_grad_find(id: u32, begin: u32, end: u32, lane: u32) -> u32 {
     var seen = 0u;
-    for (var row = from + lane; row < to; row += 64u) {
+    for (var row = begin + lane; row < end; row += 64u) {
         if (ids[row] == id) {
             seen = 1u;
         }

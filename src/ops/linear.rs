@@ -9,7 +9,8 @@ use crate::ops::{Backward, Forward, Op, ParamGrad, Reads, Tensor};
 use crate::record::Recording;
 use crate::shape::Shape;
 
-static BACKWARD_BIAS: Kernel = crate::kernel!("ops/linear", "backward_bias", backward_bias, backward_bias_f32);
+static BACKWARD_BIAS: Kernel =
+    crate::kernel!("ops/linear", "backward_bias", backward_bias, backward_bias_f32);
 
 /// A dense layer; inputs x, weight and, if it has one, bias.
 #[derive(Clone, Copy, Debug)]

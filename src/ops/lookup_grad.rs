@@ -89,7 +89,10 @@ pub fn record_sum(
 ) -> Result<()> {
     dims.check(ids, g)?;
     if factors.len < dims.batch || de.len != dims.vocabulary * dims.width {
-        return Err(Error::kernel("lookup_grad", format!("factors {factors:?} or table {de:?} for {dims:?}")));
+        return Err(Error::kernel(
+            "lookup_grad",
+            format!("factors {factors:?} or table {de:?} for {dims:?}"),
+        ));
     }
     if dims.is_empty() {
         return Ok(());

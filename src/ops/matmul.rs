@@ -141,7 +141,8 @@ pub fn pick(spec: &Spec, extras: &Extras) -> Choice {
     }
     let columns = if spec.n <= 32 { 1 } else { 2 };
     let lanes = if spec.n <= 64 { 8 } else { 16 };
-    let groups = spec.batch * spec.m.div_ceil(rows as usize) * spec.n.div_ceil((4 * columns * lanes) as usize);
+    let groups =
+        spec.batch * spec.m.div_ceil(rows as usize) * spec.n.div_ceil((4 * columns * lanes) as usize);
     if groups < FEW_GROUPS && spec.k >= 512 && extras.bias.is_none() {
         return Choice { variant: Variant::Split, rows: 4, columns: 1, lanes: 8, slices: 8 };
     }
@@ -223,7 +224,10 @@ pub fn record_as(
         .n("rows_per_factor", extras.factors.map_or(1, |(_, rows)| rows));
     let mut width = choice.lanes * choice.columns;
     if choice.variant != Variant::Any {
-        d = d.spec("TRANS_A", s.trans_a as u32).spec("TRANS_B", s.trans_b as u32).spec("SLICES", choice.slices);
+        d = d
+            .spec("TRANS_A", s.trans_a as u32)
+            .spec("TRANS_B", s.trans_b as u32)
+            .spec("SLICES", choice.slices);
         width *= 4;
     }
     if let Some(bias) = extras.bias {

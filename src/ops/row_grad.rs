@@ -143,7 +143,10 @@ pub fn record_sum_single(
     grad: Slice,
 ) -> Result<()> {
     if rows.len != batch * n || factors.len < batch || grad.len != n {
-        return Err(Error::kernel("row_grad", format!("rows {rows:?}, factors {factors:?}, gradient {grad:?}")));
+        return Err(Error::kernel(
+            "row_grad",
+            format!("rows {rows:?}, factors {factors:?}, gradient {grad:?}"),
+        ));
     }
     if batch == 0 {
         return Ok(());

@@ -61,7 +61,9 @@ impl Dims {
 
     fn check(&self, x: Slice, g: Slice) -> Result<()> {
         let rows = self.batch * self.tokens;
-        if x.len != rows * self.width_in || g.len != rows * self.width_out || self.width_in * self.width_out == 0
+        if x.len != rows * self.width_in
+            || g.len != rows * self.width_out
+            || self.width_in * self.width_out == 0
         {
             return Err(Error::kernel("weight_grad", format!("x {x:?} and g {g:?} do not fit {self:?}")));
         }
@@ -155,8 +157,7 @@ pub fn record_sum(
         return Ok(());
     }
     dims.check(x, g)?;
-    let spec =
-        matmul::Spec::new(dims.width_out, dims.width_in, dims.batch * dims.tokens, true, false);
+    let spec = matmul::Spec::new(dims.width_out, dims.width_in, dims.batch * dims.tokens, true, false);
     let extras = Extras { factors: Some((factors, dims.tokens)), accumulate: true, bias: None };
     matmul::record(rec, &spec, g, x, dw, &extras)
 }

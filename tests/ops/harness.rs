@@ -181,13 +181,7 @@ fn build(case: &Case) -> Result<Bench, String> {
     op.forward(&mut forward, &io).map_err(fail)?;
     let record_backward = |accumulate: bool| {
         let mut rec = Recording::new();
-        let grads: Vec<Option<Grad>> = dx
-            .iter()
-            .enumerate()
-            .map(|(i, s)| {
-                s.map(|slice| Grad { slice, accumulate: accumulate && op.param_grad(i) == ParamGrad::None })
-            })
-            .collect();
+        let grads: Vec<Option<Grad>> = dx.iter().map(|s| s.map(|slice| Grad { slice, accumulate })).collect();
         let io = Backward {
             shapes: &shapes,
             inputs: &inputs,
@@ -484,6 +478,6 @@ fn poison(
 }
 
 /// Every engine under test.
-fn engines() -> Vec<Box<dyn Engine>> {
+pub fn engines() -> Vec<Box<dyn Engine>> {
     vec![Box::new(CpuEngine::<f32>::new())]
 }

@@ -2,7 +2,13 @@
 //! permutation, determinism. An op's cases are in the file of its name.
 
 mod harness;
+mod lab;
+mod linear;
+mod lookup_grad;
+mod matmul;
 mod relu;
+mod row_grad;
+mod weight_grad;
 
 use harness::{Case, check};
 
@@ -10,6 +16,11 @@ fn run(cases: Vec<Case>) {
     assert!(!cases.is_empty());
     let faults: Vec<String> = cases.iter().filter_map(|case| check(case).err()).collect();
     assert!(faults.is_empty(), "{} of {} cases fail:\n{}", faults.len(), cases.len(), faults.join("\n"));
+}
+
+#[test]
+fn linear_cases() {
+    run(linear::cases());
 }
 
 #[test]
