@@ -93,13 +93,16 @@ fn imports(text: &str) -> BTreeSet<String> {
 fn imports_go_down() {
     let mut faults = Vec::new();
     for (file, text) in files("src", &["rs"]) {
-        let name = file.trim_start_matches("src/").trim_end_matches(".rs").trim_end_matches("/mod").to_owned();
-        let own = floor(&name).unwrap_or_else(|| panic!("{file} is in no room: say its floor in tests/tidy.rs"));
+        let name =
+            file.trim_start_matches("src/").trim_end_matches(".rs").trim_end_matches("/mod").to_owned();
+        let own =
+            floor(&name).unwrap_or_else(|| panic!("{file} is in no room: say its floor in tests/tidy.rs"));
         for import in imports(code(&text)) {
             // Macros and names re-exported at the root have no floor of their own.
             let Some(theirs) = floor(&import) else { continue };
             let room = |s: &str| s.split('/').next().unwrap_or("").to_owned();
-            let sideways_ok = room(&name) == room(&import) || own != theirs || own == 0 || own == 1 || own >= 5;
+            let sideways_ok =
+                room(&name) == room(&import) || own != theirs || own == 0 || own == 1 || own >= 5;
             if theirs > own || !sideways_ok {
                 faults.push(format!("{file} (floor {own}) imports {import} (floor {theirs})"));
             }
@@ -128,7 +131,8 @@ fn accounting_stands_alone() {
 fn naga_and_wgpu_stay_in_their_rooms() {
     for (file, text) in files("src", &["rs"]) {
         for (word, room) in [("naga::", "src/wgsl/"), ("wgpu::", "src/gpu/")] {
-            let used = code(&text).lines().any(|l| !l.trim_start().starts_with("//") && contains_path(l, word));
+            let used =
+                code(&text).lines().any(|l| !l.trim_start().starts_with("//") && contains_path(l, word));
             assert!(!used || file.starts_with(room), "{file} uses {word}");
         }
     }
@@ -171,7 +175,8 @@ fn every_op_has_its_three_files() {
     let mut seen = 0;
     for stem in stems("shaders/ops", "wgsl") {
         // Variants of one op are files named OP_VARIANT.
-        let owner = rust.iter().filter(|r| stem == **r || stem.starts_with(&format!("{r}_"))).max_by_key(|r| r.len());
+        let owner =
+            rust.iter().filter(|r| stem == **r || stem.starts_with(&format!("{r}_"))).max_by_key(|r| r.len());
         let owner = owner.unwrap_or_else(|| panic!("shaders/ops/{stem}.wgsl has no src/ops/{stem}.rs"));
         assert!(tests.contains(owner), "src/ops/{owner}.rs has no tests/ops/{owner}.rs");
         seen += 1;
@@ -181,7 +186,8 @@ fn every_op_has_its_three_files() {
 
 #[test]
 fn words_that_do_not_belong() {
-    let marks = [["TO", "DO"].concat(), ["FIX", "ME"].concat(), ["/wo", "rk/"].concat(), ["../sha", "red"].concat()];
+    let marks =
+        [["TO", "DO"].concat(), ["FIX", "ME"].concat(), ["/wo", "rk/"].concat(), ["../sha", "red"].concat()];
     for folder in ["src", "shaders", "tests", "examples", "benches", "scripts", "docs", ".ci"] {
         for (file, text) in files(folder, &["rs", "wgsl", "md", "toml", "py", "sh"]) {
             for mark in &marks {

@@ -58,7 +58,6 @@ impl Shared {
 ///
 /// # Panics
 /// If an operand is too short for its extents, or the rows of C overlap.
-#[expect(clippy::too_many_arguments, reason = "the extents and operands of a product")]
 pub(crate) fn product(
     (m, k, n): (usize, usize, usize),
     a: Matrix<'_>,

@@ -268,8 +268,8 @@ fn check(choice: Choice, s: &Spec, [a, b, c]: [Slice; 3], extras: &Extras) -> Re
     let c = choice;
     let fits = match c.variant {
         Variant::Any => c.slices == 1,
-        Variant::Tile => quads(s) && c.rows % 4 == 0 && c.slices == 1,
-        Variant::Split => quads(s) && c.rows % 4 == 0 && extras.bias.is_none(),
+        Variant::Tile => quads(s) && c.rows.is_multiple_of(4) && c.slices == 1,
+        Variant::Split => quads(s) && c.rows.is_multiple_of(4) && extras.bias.is_none(),
     };
     if !fits || [c.rows, c.columns, c.lanes, c.slices].contains(&0) {
         return fail(format!("{choice:?} does not fit {spec:?}", spec = s));

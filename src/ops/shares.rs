@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::kernel::{Args, Kernel, Real};
 use crate::record::{Recording, Slice};
 
-static TOTAL: Kernel = crate::kernel!("ops/shares", "total", total);
+static TOTAL: Kernel = crate::kernel!("ops/weight_grad_total", "total", total);
 
 /// Records the sum; partials (B, count), out (B).
 ///

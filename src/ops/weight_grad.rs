@@ -115,7 +115,7 @@ pub fn record_sq_norm_as(
     }
     dims.check(x, g)?;
     let count = dims.shares(rule);
-    let quads = dims.width_in % 4 == 0 && dims.width_out % 4 == 0;
+    let quads = dims.width_in.is_multiple_of(4) && dims.width_out.is_multiple_of(4);
     // Columns per invocation and invocations per workgroup: few for few tokens, so that few idle.
     let (kernel, columns, lanes) = match (rule, quads) {
         (Rule::Ghost, true) => (&GHOST, if dims.tokens <= 32 { 1 } else { 4 }, 8),

@@ -12,7 +12,7 @@ struct Params {
 @group(0) @binding(1) var<storage, read_write> partials: array<f32>; // (batch, count)
 @group(0) @binding(2) var<storage, read_write> out: array<f32>;      // (batch)
 
-var<workgroup> shares_scratch: array<f32, 64>;
+var<workgroup> weight_grad_total_scratch: array<f32, 64>;
 
 @compute @workgroup_size(64)
 fn total(@builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) num: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -23,12 +23,12 @@ fn total(@builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) num: vec
             sum += partials[example * params.count + p];
         }
     }
-    shares_scratch[lane] = sum;
+    weight_grad_total_scratch[lane] = sum;
     workgroupBarrier();
     if (lane == 0u && example < params.batch) {
         var all = 0.0;
         for (var i = 0u; i < 64u; i++) {
-            all += shares_scratch[i];
+            all += weight_grad_total_scratch[i];
         }
         let finite = (bitcast<u32>(all) & 0x7f800000u) != 0x7f800000u;
         out[example] = select(all, 0.0, finite && all < 0.0);
