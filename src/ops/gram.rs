@@ -24,6 +24,15 @@ trait Lanes: Copy {
     /// # Safety
     /// The processor has this vector.
     unsafe fn total(self) -> f32;
+    /// The sums of a tile of vectors.
+    ///
+    /// # Safety
+    /// The processor has this vector.
+    #[inline(always)]
+    unsafe fn totals<const ACROSS: usize>(tile: [[Self; ACROSS]; DOWN]) -> [[f32; ACROSS]; DOWN] {
+        // SAFETY: the caller's.
+        tile.map(|row| row.map(|v| unsafe { v.total() }))
+    }
 }
 
 impl Lanes for [f32; 4] {
@@ -50,11 +59,12 @@ impl Lanes for [f32; 4] {
 mod x86 {
     use std::arch::x86_64::{
         __m256, __m512, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_movehdup_ps, _mm_movehl_ps,
-        _mm256_castps256_ps128, _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm512_fmadd_ps,
-        _mm512_loadu_ps, _mm512_reduce_add_ps,
+        _mm256_castps256_ps128, _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm512_add_ps,
+        _mm512_castpd_ps, _mm512_castps_pd, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_reduce_add_ps,
+        _mm512_shuffle_f32x4, _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
     };
 
-    use super::{Lanes, pair_sums_of};
+    use super::{DOWN, Lanes, pair_sums_of};
 
     /// The sum of a vector.
     #[inline]
@@ -66,7 +76,7 @@ mod x86 {
     }
 
     macro_rules! lanes {
-        ($vector:ty, $n:literal, $load:ident, $fma:ident, $total:ident) => {
+        ($vector:ty, $n:literal, $load:ident, $fma:ident, $total:ident, $($totals:item)?) => {
             impl Lanes for $vector {
                 const N: usize = $n;
                 #[inline(always)]
@@ -89,11 +99,46 @@ mod x86 {
                     // SAFETY: the caller's.
                     unsafe { $total(self) }
                 }
+                $($totals)?
             }
         };
     }
-    lanes!(__m512, 16, _mm512_loadu_ps, _mm512_fmadd_ps, _mm512_reduce_add_ps);
-    lanes!(__m256, 8, _mm256_loadu_ps, _mm256_fmadd_ps, total256);
+    lanes!(
+        __m512,
+        16,
+        _mm512_loadu_ps,
+        _mm512_fmadd_ps,
+        _mm512_reduce_add_ps,
+        #[inline(always)]
+        unsafe fn totals<const ACROSS: usize>(tile: [[Self; ACROSS]; DOWN]) -> [[f32; ACROSS]; DOWN] {
+            assert!(ACROSS == 4, "sixteen vectors to a tile");
+            // SAFETY: both sides have the same size; the vector is the caller's.
+            unsafe { std::mem::transmute_copy(&totals512(std::mem::transmute_copy(&tile))) }
+        }
+    );
+    lanes!(__m256, 8, _mm256_loadu_ps, _mm256_fmadd_ps, total256,);
+
+    /// The sums of sixteen vectors, in their order: each step adds halves of two vectors side by side, so that
+    /// fifteen additions do for all.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn totals512(v: [__m512; 16]) -> __m512 {
+        let pairs: [__m512; 8] = std::array::from_fn(|i| {
+            let (a, b) = (v[2 * i], v[2 * i + 1]);
+            _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b))
+        });
+        let fours: [__m512; 4] = std::array::from_fn(|i| {
+            let (a, b) = (_mm512_castps_pd(pairs[2 * i]), _mm512_castps_pd(pairs[2 * i + 1]));
+            let (low, high) = (_mm512_unpacklo_pd(a, b), _mm512_unpackhi_pd(a, b));
+            _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high))
+        });
+        let eights: [__m512; 2] = std::array::from_fn(|i| {
+            let (a, b) = (fours[2 * i], fours[2 * i + 1]);
+            _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b))
+        });
+        let (a, b) = (eights[0], eights[1]);
+        _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b))
+    }
 
     #[target_feature(enable = "avx512f,fma")]
     pub fn avx512(x: &[f32], wx: usize, g: &[f32], wg: usize, rows: usize, shares: &mut [f32]) {
@@ -165,6 +210,11 @@ unsafe fn pair_sums_of<V: Lanes, const ACROSS: usize>(
                         dots::<V, ACROSS>(g, width_g, tokens, t0, s0),
                     )
                 };
+                if s0 + ACROSS <= t0 && t0 + DOWN <= tokens {
+                    let products = dots_x.iter().flatten().zip(dots_g.iter().flatten());
+                    sum += 2.0 * products.map(|(x, g)| x * g).sum::<f32>();
+                    continue;
+                }
                 for i in 0..DOWN {
                     for j in 0..ACROSS {
                         let (t, s) = (t0 + i, s0 + j);
@@ -211,12 +261,13 @@ unsafe fn dots<V: Lanes, const ACROSS: usize>(
         }
         k += V::N;
     }
-    let mut out = [[0.0; ACROSS]; DOWN];
-    for i in 0..DOWN {
-        for j in 0..ACROSS {
-            let tail: f32 = a[i][whole..].iter().zip(&b[j][whole..]).map(|(a, b)| a * b).sum();
-            // SAFETY: the caller's.
-            out[i][j] = unsafe { sums[i][j].total() } + tail;
+    // SAFETY: the caller's.
+    let mut out = unsafe { V::totals(sums) };
+    if whole < width {
+        for (out, a) in out.iter_mut().zip(a) {
+            for (out, b) in out.iter_mut().zip(b) {
+                *out += a[whole..].iter().zip(&b[whole..]).map(|(a, b)| a * b).sum::<f32>();
+            }
         }
     }
     out
