@@ -119,6 +119,11 @@ impl<'a, F: Real> Args<'a, F> {
         }
     }
 
+    /// Whether the dispatch binds this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.views.iter().any(|(n, _)| *n == name)
+    }
+
     fn take(&mut self, name: &str) -> View<'a, F> {
         let kernel = self.kernel;
         self.views

@@ -4,12 +4,26 @@
 //! tensors have the example axis first. Losses are per example and never averaged here.
 
 pub mod accumulate;
+pub mod add;
+pub mod add_lookup;
+pub mod add_table;
+pub mod attention;
+mod attention_f32;
+mod fast;
+pub mod gather_patches;
+pub mod gelu;
 pub(crate) mod gemm;
 pub(crate) mod gram;
+pub mod layer_norm;
 pub mod linear;
 pub mod lookup_grad;
+pub mod masked_mse;
 pub mod matmul;
+pub mod mean_tokens;
+pub mod patchify;
+pub mod prepend_token;
 pub mod relu;
+pub mod restore_tokens;
 pub mod row_grad;
 pub(crate) mod shares;
 pub mod weight_grad;

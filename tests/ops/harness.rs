@@ -7,6 +7,9 @@ use veilgrad::record::{DType, Engine, Layout, Recording, Session, Slice};
 use veilgrad::rng::{Key, normal};
 use veilgrad::shape::Shape;
 
+/// Examples, tokens and width that most ops are tried at.
+pub const SIZES: [(usize, usize, usize); 4] = [(1, 1, 1), (2, 3, 5), (3, 17, 65), (2, 5, 48)];
+
 /// How an input is filled.
 #[derive(Clone, Debug)]
 pub enum Init {

@@ -1,0 +1,4 @@
+//! What a trained model is worth: pictures of its reconstructions, and probes of its features.
+
+pub mod pictures;
+pub mod features;
