@@ -34,7 +34,7 @@ fn norms_and_sums_equal_batches_of_one() {
         let examples: Vec<_> = (0..4).map(|i| (i != 2).then(|| example(&config, i))).collect();
         let mut batch = Rig::<f64>::new(&config, 4, true);
         let mut one = Rig::<f64>::new(&config, 1, false);
-        let singles: Vec<_> = examples.iter().map(|e| one.gradient(&[e.clone()])).collect();
+        let singles: Vec<_> = examples.iter().map(|e| one.gradient(std::slice::from_ref(e))).collect();
         let norms = batch.norms(&examples);
         for (i, single) in singles.iter().enumerate() {
             for (name, norm) in &norms {
