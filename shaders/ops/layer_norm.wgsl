@@ -1,111 +1,100 @@
-// LayerNorm over the last axis: y = (x - mean) rstd gamma + beta. Ba, Kiros, Hinton 2016, arXiv 1607.06450.
-// Rows R = B * T of width D. Forward and backward: one workgroup per row, lanes strided over D, sums in a fixed
-// order; two passes for the statistics, because E[x^2] - E[x]^2 cancels.
-// Row gradients of gamma and beta: one invocation per (example, channel), tokens in order.
+// y = gamma xhat + beta, xhat = (x - mean) rstd, rstd = 1/sqrt(var + eps) over rows: LayerNorm (arXiv 1607.06450).
+// dx = rstd (u - mean(u) - xhat mean(u xhat)) with u = gamma dy; per example dgamma = sum dy xhat, dbeta = sum dy.
+// Rows: 64 invocations take four rows, 16 lanes to a row. Parameters: one invocation per example and column.
+// The mean is corrected by the mean of what is left, so that a constant row of any size has variance 0.
 import package::lib::index::{index_group};
-import package::lib::reduce::{reduce_sum};
+import package::lib::reduce::{reduce_sum16, reduce_sum16_pair};
 
-struct ParamsForward {
-    rows: u32,  // R
-    width: u32, // D
-    eps: f32,
-}
 struct Params {
-    rows: u32,       // R
-    width: u32,      // D
-    accumulate: u32, // 1: adds to dx
+    rows: u32,
+    width: u32,
+    tokens: u32, // rows of one example
+    eps: f32,
+    accumulate: u32,      // 1: backward adds to dx, or to dgamma
+    accumulate_beta: u32, // 1: backward_params adds to dbeta
 }
-struct ParamsRows {
-    batch: u32,  // B
-    tokens: u32, // T
-    width: u32,  // D
-    accumulate_gamma: u32,
-    accumulate_beta: u32,
-}
-@group(0) @binding(0) var<uniform> params_forward: ParamsForward;
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(0) var<uniform> params_rows: ParamsRows;
-@group(0) @binding(1) var<storage, read_write> x: array<f32>;      // (R, D)
-@group(0) @binding(2) var<storage, read_write> gamma: array<f32>;  // (D)
-@group(0) @binding(3) var<storage, read_write> beta: array<f32>;   // (D)
-@group(0) @binding(4) var<storage, read_write> y: array<f32>;      // (R, D)
-@group(0) @binding(5) var<storage, read_write> mean: array<f32>;   // (R)
-@group(0) @binding(6) var<storage, read_write> rstd: array<f32>;   // (R)
-@group(0) @binding(3) var<storage, read_write> dy: array<f32>;     // (R, D)
-@group(0) @binding(4) var<storage, read_write> dx: array<f32>;     // (R, D)
-@group(0) @binding(7) var<storage, read_write> dgamma: array<f32>; // (B, D)
-@group(0) @binding(8) var<storage, read_write> dbeta: array<f32>;  // (B, D)
+@group(0) @binding(1) var<storage, read_write> x: array<f32>;      // (rows, width)
+@group(0) @binding(2) var<storage, read_write> gamma: array<f32>;  // (width)
+@group(0) @binding(3) var<storage, read_write> mean: array<f32>;   // (rows)
+@group(0) @binding(4) var<storage, read_write> rstd: array<f32>;   // (rows)
+@group(0) @binding(5) var<storage, read_write> beta: array<f32>;   // (width)
+@group(0) @binding(6) var<storage, read_write> y: array<f32>;      // (rows, width)
+@group(0) @binding(5) var<storage, read_write> dy: array<f32>;     // (rows, width)
+@group(0) @binding(6) var<storage, read_write> dx: array<f32>;     // (rows, width)
+@group(0) @binding(6) var<storage, read_write> dgamma: array<f32>; // (examples, width)
+@group(0) @binding(7) var<storage, read_write> dbeta: array<f32>;  // (examples, width)
 
 @compute @workgroup_size(64)
 fn forward(@builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) num: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let r = index_group(wg, num);
-    let width = params_forward.width;
-    let live = r < params_forward.rows;
-    let start = select(0u, r * width, live);
+    let row = index_group(wg, num) * 4u + lane / 16u;
+    let start = row * params.width;
+    // A row past the end takes part in the sums with no elements.
+    let width = select(0u, params.width, row < params.rows);
+    let share = 1.0 / f32(params.width);
     var sum = 0.0;
-    for (var k = lane; k < width; k += 64u) {
+    for (var k = lane % 16u; k < width; k += 16u) {
         sum += x[start + k];
     }
-    let m = reduce_sum(sum, lane) / f32(width);
-    var squares = 0.0;
-    for (var k = lane; k < width; k += 64u) {
+    let m = reduce_sum16(sum, lane) * share;
+    var left = vec2<f32>();
+    for (var k = lane % 16u; k < width; k += 16u) {
         let d = x[start + k] - m;
-        squares += d * d;
+        left += vec2<f32>(d, d * d);
     }
-    let s = 1.0 / sqrt(reduce_sum(squares, lane) / f32(width) + params_forward.eps);
-    if (live) {
-        for (var k = lane; k < width; k += 64u) {
-            y[start + k] = (x[start + k] - m) * s * gamma[k] + beta[k];
-        }
-        if (lane == 0u) {
-            mean[r] = m;
-            rstd[r] = s;
-        }
+    left = reduce_sum16_pair(left, lane) * share;
+    // var = E[d^2] - E[d]^2, where E[d] is a rounding error: no cancellation, but do not go below 0.
+    let variance = left.y - left.x * left.x;
+    let r = 1.0 / sqrt(select(variance, 0.0, variance < 0.0) + params.eps);
+    for (var k = lane % 16u; k < width; k += 16u) {
+        y[start + k] = ((x[start + k] - m) - left.x) * r * gamma[k] + beta[k];
+    }
+    if (lane % 16u == 0u && width > 0u) {
+        mean[row] = m + left.x;
+        rstd[row] = r;
     }
 }
 
 @compute @workgroup_size(64)
 fn backward(@builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) num: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let r = index_group(wg, num);
-    let width = params.width;
-    let live = r < params.rows;
-    let row = select(0u, r, live);
-    let start = row * width;
-    let m = mean[row];
-    let s = rstd[row];
-    var sum_g = 0.0;
-    var sum_gx = 0.0;
-    for (var k = lane; k < width; k += 64u) {
-        let g = dy[start + k] * gamma[k];
-        sum_g += g;
-        sum_gx += g * ((x[start + k] - m) * s);
+    let row = index_group(wg, num) * 4u + lane / 16u;
+    let start = row * params.width;
+    let width = select(0u, params.width, row < params.rows);
+    let share = 1.0 / f32(params.width);
+    var m = 0.0;
+    var r = 0.0;
+    if (width > 0u) {
+        m = mean[row];
+        r = rstd[row];
     }
-    let mean_g = reduce_sum(sum_g, lane) / f32(width);
-    let mean_gx = reduce_sum(sum_gx, lane) / f32(width);
-    if (live) {
-        for (var k = lane; k < width; k += 64u) {
-            let g = s * (dy[start + k] * gamma[k] - mean_g - (x[start + k] - m) * s * mean_gx);
-            dx[start + k] = select(g, dx[start + k] + g, params.accumulate != 0u);
-        }
+    var sum = vec2<f32>();
+    for (var k = lane % 16u; k < width; k += 16u) {
+        let u = gamma[k] * dy[start + k];
+        sum += vec2<f32>(u, u * ((x[start + k] - m) * r));
+    }
+    sum = reduce_sum16_pair(sum, lane) * share;
+    for (var k = lane % 16u; k < width; k += 16u) {
+        let u = gamma[k] * dy[start + k];
+        let g = r * (u - sum.x - (x[start + k] - m) * r * sum.y);
+        dx[start + k] = select(g, dx[start + k] + g, params.accumulate != 0u);
     }
 }
 
 @compute @workgroup_size(64)
-fn backward_rows(@builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) num: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+fn backward_params(@builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) num: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let i = index_group(wg, num) * 64u + lane;
-    let width = params_rows.width;
-    if (i < params_rows.batch * width) {
-        let b = i / width;
-        let k = i % width;
+    let width = params.width;
+    let example = i / width;
+    let column = i % width;
+    if (example * params.tokens < params.rows) {
         var g = 0.0;
-        var h = 0.0;
-        for (var t = 0u; t < params_rows.tokens; t++) {
-            let r = b * params_rows.tokens + t;
-            let d = dy[r * width + k];
-            g += d * (x[r * width + k] - mean[r]) * rstd[r];
-            h += d;
+        var b = 0.0;
+        for (var t = example * params.tokens; t < (example + 1u) * params.tokens; t++) {
+            let d = dy[t * width + column];
+            g += d * ((x[t * width + column] - mean[t]) * rstd[t]);
+            b += d;
         }
-        dgamma[i] = select(g, dgamma[i] + g, params_rows.accumulate_gamma != 0u);
-        dbeta[i] = select(h, dbeta[i] + h, params_rows.accumulate_beta != 0u);
+        dgamma[i] = select(g, dgamma[i] + g, params.accumulate != 0u);
+        dbeta[i] = select(b, dbeta[i] + b, params.accumulate_beta != 0u);
     }
 }

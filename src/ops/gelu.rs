@@ -1,18 +1,19 @@
-//! `y = x Phi(x)` with the exact error function (Hendrycks and Gimpel 2016, arXiv 1606.08415).
+//! `y = x Phi(x) = x/2 (1 + erf(x / sqrt 2))`, elementwise: the exact GELU (Hendrycks and Gimpel, arXiv
+//! 1606.08415, section 2). `dy/dx = Phi(x) + x phi(x)`, computed anew from x.
 
 use rayon::prelude::*;
 
-use super::fast;
 use crate::error::Result;
 use crate::kernel::{Args, Kernel, Real};
+use crate::ops::fast::{self, widest};
 use crate::ops::{Backward, Forward, Op, ParamGrad, Reads, Tensor};
 use crate::record::Recording;
 use crate::shape::Shape;
 
-static FORWARD: Kernel = crate::kernel!("ops/gelu", "forward", forward, forward_f32);
-static BACKWARD: Kernel = crate::kernel!("ops/gelu", "backward", backward, backward_f32);
+static FORWARD: Kernel = crate::kernel!("ops/gelu", "forward", forward, forward_fast);
+static BACKWARD: Kernel = crate::kernel!("ops/gelu", "backward", backward, backward_fast);
 
-/// Gaussian error linear unit over a tensor of any shape; backward recomputes from x.
+/// Gaussian error linear unit over a tensor of any shape.
 #[derive(Clone, Copy, Debug)]
 pub struct Gelu;
 
@@ -64,40 +65,69 @@ impl Op for Gelu {
     }
 }
 
-fn cdf<F: Real>(x: F) -> F {
-    F::of(0.5) * (F::one() + (x * F::of(std::f64::consts::FRAC_1_SQRT_2)).erf())
-}
-
 fn forward<F: Real>(a: &mut Args<'_, F>) {
     let (x, y) = (a.input("x"), a.output("y"));
     for (y, &x) in y.iter_mut().zip(x) {
-        *y = x * cdf(x);
+        *y = F::of(0.5) * x * (F::one() + (x * F::of(std::f64::consts::FRAC_1_SQRT_2)).erf());
     }
 }
 
 fn backward<F: Real>(a: &mut Args<'_, F>) {
     let accumulate = a.n("accumulate") != 0;
     let (x, dy, dx) = (a.input("x"), a.input("dy"), a.output("dx"));
-    let scale = F::of(1.0 / std::f64::consts::TAU.sqrt());
-    for ((d, &x), &g) in dx.iter_mut().zip(x).zip(dy) {
-        let density = scale * (F::of(-0.5) * x * x).exp();
-        // x * density is 0 where x is so large that x * x overflows.
-        let slope = cdf(x) + if density == F::zero() { F::zero() } else { x * density };
-        *d = if accumulate { *d + g * slope } else { g * slope };
+    let root_of_two_pi = F::of(std::f64::consts::TAU).sqrt();
+    for ((dx, &x), &dy) in dx.iter_mut().zip(x).zip(dy) {
+        let cdf = F::of(0.5) * (F::one() + (x * F::of(std::f64::consts::FRAC_1_SQRT_2)).erf());
+        let pdf = (F::of(-0.5) * x * x).exp() / root_of_two_pi;
+        let g = dy * (cdf + x * pdf);
+        *dx = if accumulate { *dx + g } else { g };
     }
 }
 
-/// Elements that a worker takes at once.
-const SHARE: usize = 1 << 13;
-
-fn forward_f32(a: &mut Args<'_, f32>) {
-    let (x, y) = (a.input("x"), a.output("y"));
-    y.par_chunks_mut(SHARE).zip(x.par_chunks(SHARE)).for_each(|(y, x)| fast::gelu(x, y));
+#[inline(always)]
+fn cdf(x: f32) -> f32 {
+    0.5 + 0.5 * fast::erf(x * std::f32::consts::FRAC_1_SQRT_2)
 }
 
-fn backward_f32(a: &mut Args<'_, f32>) {
+widest! {
+    fn values(x: &[f32], y: &mut [f32]) {
+        for (y, &x) in y.iter_mut().zip(x) {
+            *y = x * cdf(x);
+        }
+    }
+}
+
+widest! {
+    fn slopes(x: &[f32], dy: &[f32], dx: &mut [f32], accumulate: bool) {
+        let slope = |x: f32| {
+            // Beyond 13 the density is under 1e-37; the square of a huge x would not be finite.
+            let t = if x > 13.0 { 13.0 } else { x };
+            let t = if t < -13.0 { -13.0 } else { t };
+            cdf(x) + t * fast::exp(-0.5 * t * t) * 0.398_942_3
+        };
+        if accumulate {
+            for ((dx, &x), &dy) in dx.iter_mut().zip(x).zip(dy) {
+                *dx += dy * slope(x);
+            }
+        } else {
+            for ((dx, &x), &dy) in dx.iter_mut().zip(x).zip(dy) {
+                *dx = dy * slope(x);
+            }
+        }
+    }
+}
+
+fn forward_fast(a: &mut Args<'_, f32>) {
+    let (x, y) = (a.input("x"), a.output("y"));
+    let task = fast::rows_per_task(x.len(), 1);
+    x.par_chunks(task).zip(y.par_chunks_mut(task)).for_each(|(x, y)| values(x, y));
+}
+
+fn backward_fast(a: &mut Args<'_, f32>) {
     let accumulate = a.n("accumulate") != 0;
     let (x, dy, dx) = (a.input("x"), a.input("dy"), a.output("dx"));
-    let shares = x.par_chunks(SHARE).zip(dy.par_chunks(SHARE));
-    dx.par_chunks_mut(SHARE).zip(shares).for_each(|(dx, (x, dy))| fast::gelu_backward(x, dy, dx, accumulate));
+    let task = fast::rows_per_task(x.len(), 1);
+    (x.par_chunks(task), dy.par_chunks(task), dx.par_chunks_mut(task))
+        .into_par_iter()
+        .for_each(|(x, dy, dx)| slopes(x, dy, dx, accumulate));
 }

@@ -1,21 +1,28 @@
-//! LayerNorm over the last axis: `y = (x - mean) rstd gamma + beta` (Ba, Kiros, Hinton 2016, arXiv 1607.06450).
-//! Statistics in two passes, because `E[x^2] - E[x]^2` cancels.
+//! LayerNorm (Ba, Kiros and Hinton, arXiv 1607.06450) over the last axis: `y = gamma xhat + beta`,
+//! `xhat = (x - mean) rstd`, `rstd = 1 / sqrt(var + eps)`, with the biased variance.
+//!
+//! Backward, with `u = gamma dy`: `dx = rstd (u - mean(u) - xhat mean(u xhat))`; the example's gradients
+//! `dgamma_i = sum_t dy xhat` and `dbeta_i = sum_t dy` over the rows of example i.
+//! Statistics take two passes, never `E[x^2] - E[x]^2`.
 
 use rayon::prelude::*;
 
-use super::fast::widest;
 use crate::error::{Error, Result};
 use crate::kernel::{Args, Kernel, Real};
+use crate::ops::fast::{self, widest};
 use crate::ops::{Backward, Forward, Op, ParamGrad, Reads, Tensor};
 use crate::record::Recording;
 use crate::shape::Shape;
 
-static FORWARD: Kernel = crate::kernel!("ops/layer_norm", "forward", forward, forward_f32);
-static BACKWARD: Kernel = crate::kernel!("ops/layer_norm", "backward", backward, backward_f32);
-static BACKWARD_ROWS: Kernel = crate::kernel!("ops/layer_norm", "backward_rows", backward_rows);
+static FORWARD: Kernel = crate::kernel!("ops/layer_norm", "forward", forward, forward_fast);
+static BACKWARD: Kernel = crate::kernel!("ops/layer_norm", "backward", backward, backward_fast);
+static PARAMS: Kernel =
+    crate::kernel!("ops/layer_norm", "backward_params", backward_params, backward_params_fast);
 
-/// Normalises the rows of x (B, .., D) with gamma (D) and beta (D). Saves mean and `rstd = 1 / sqrt(var + eps)` of
-/// every row; var is the biased variance.
+/// Rows that a workgroup of the row kernels takes: 64 lanes, 16 to a row.
+const ROWS_PER_GROUP: usize = 4;
+
+/// Layer normalisation of x (B, .., D) with parameters gamma (D) and beta (D). Saves mean and rstd, each (B, ..).
 #[derive(Clone, Copy, Debug)]
 pub struct LayerNorm {
     /// Added to the variance.
@@ -28,21 +35,15 @@ impl Op for LayerNorm {
     }
 
     fn outputs(&self, inputs: &[Shape]) -> Result<Vec<Tensor>> {
-        match inputs {
-            [x, gamma, beta]
-                if x.rank() > 1
-                    && x.width() > 0
-                    && gamma.dims() == [x.width()]
-                    && beta.dims() == [x.width()] =>
-            {
-                let stats = Tensor::float(Shape::new(&x.dims()[..x.rank() - 1]));
-                Ok(vec![Tensor::float(x.clone()), stats.clone(), stats])
-            }
-            _ => {
-                let what = format!("needs x (B, .., D), gamma (D) and beta (D), got {inputs:?}");
-                Err(Error::shape("layer_norm", what))
-            }
+        let [x, gamma, beta] = inputs else {
+            return Err(Error::shape("layer_norm", format!("takes x, gamma and beta, not {inputs:?}")));
+        };
+        if x.rank() < 2 || gamma.dims() != [x.width()] || beta.dims() != [x.width()] {
+            let what = format!("x {x} needs rank 2 or more, gamma {gamma} and beta {beta} its last extent");
+            return Err(Error::shape("layer_norm", what));
         }
+        let rows = Shape::new(&x.dims()[..x.rank() - 1]);
+        Ok(vec![Tensor::float(x.clone()), Tensor::float(rows.clone()), Tensor::float(rows)])
     }
 
     fn mixes(&self) -> Option<&'static str> {
@@ -50,7 +51,7 @@ impl Op for LayerNorm {
     }
 
     fn param_grad(&self, input: usize) -> ParamGrad {
-        if input > 0 { ParamGrad::Rows } else { ParamGrad::None }
+        if input == 0 { ParamGrad::None } else { ParamGrad::Rows }
     }
 
     fn differentiable(&self, _input: usize) -> bool {
@@ -62,12 +63,12 @@ impl Op for LayerNorm {
     }
 
     fn scratch_backward(&self, inputs: &[Shape]) -> Vec<Tensor> {
-        // Somewhere to put the row gradients of a frozen gamma or beta.
-        vec![Tensor::float([inputs[0].dims()[0], inputs[0].width()]); 2]
+        // Takes the rows of gamma or beta when only the other's are wanted.
+        vec![Tensor::float([inputs[0].dims()[0], inputs[0].width()])]
     }
 
     fn forward(&self, rec: &mut Recording, io: &Forward<'_>) -> Result<()> {
-        let rows = io.shapes[0].rows();
+        let x = &io.shapes[0];
         rec.dispatch(&FORWARD)
             .bind("x", io.inputs[0])
             .bind("gamma", io.inputs[1])
@@ -75,179 +76,230 @@ impl Op for LayerNorm {
             .bind("y", io.outputs[0])
             .bind("mean", io.outputs[1])
             .bind("rstd", io.outputs[2])
-            .n("rows", rows)
-            .n("width", io.shapes[0].width())
+            .n("rows", x.rows())
+            .n("width", x.width())
+            .n("tokens", x.rows() / x.dims()[0].max(1))
             .param("eps", self.eps)
-            .groups(rows)
+            .param("accumulate", 0u32)
+            .param("accumulate_beta", 0u32)
+            .groups(x.rows().div_ceil(ROWS_PER_GROUP))
     }
 
     fn backward(&self, rec: &mut Recording, io: &Backward<'_>) -> Result<()> {
-        let (rows, width, batch) = (io.shapes[0].rows(), io.shapes[0].width(), io.shapes[0].dims()[0]);
-        if io.dx[1].is_some() || io.dx[2].is_some() {
-            let to = |i: usize| io.dx[i].map_or(io.scratch[i - 1], |g| g.slice);
-            let flag = |i: usize| io.dx[i].map_or(0, |g| g.flag());
-            rec.dispatch(&BACKWARD_ROWS)
+        let x = &io.shapes[0];
+        let (batch, tokens) = (x.dims()[0], x.rows() / x.dims()[0].max(1));
+        if let Some(dx) = io.dx[0] {
+            rec.dispatch(&BACKWARD)
                 .bind("x", io.inputs[0])
-                .bind("dy", io.dy)
+                .bind("gamma", io.inputs[1])
                 .bind("mean", io.outputs[1])
                 .bind("rstd", io.outputs[2])
-                .bind("dgamma", to(1))
-                .bind("dbeta", to(2))
-                .n("batch", batch)
-                .n("tokens", rows / batch.max(1))
-                .n("width", width)
-                .param("accumulate_gamma", flag(1))
-                .param("accumulate_beta", flag(2))
-                .threads(batch * width)?;
+                .bind("dy", io.dy)
+                .bind("dx", dx.slice)
+                .n("rows", x.rows())
+                .n("width", x.width())
+                .n("tokens", tokens)
+                .param("eps", self.eps)
+                .param("accumulate", dx.flag())
+                .param("accumulate_beta", 0u32)
+                .groups(x.rows().div_ceil(ROWS_PER_GROUP))?;
         }
-        let Some(dx) = io.dx[0] else { return Ok(()) };
-        rec.dispatch(&BACKWARD)
+        if io.dx[1].is_none() && io.dx[2].is_none() {
+            return Ok(());
+        }
+        let [gamma, beta] = [1, 2].map(|i| io.dx[i].map_or((io.scratch[0], 0), |g| (g.slice, g.flag())));
+        rec.dispatch(&PARAMS)
             .bind("x", io.inputs[0])
-            .bind("gamma", io.inputs[1])
-            .bind("dy", io.dy)
             .bind("mean", io.outputs[1])
             .bind("rstd", io.outputs[2])
-            .bind("dx", dx.slice)
-            .n("rows", rows)
-            .n("width", width)
-            .param("accumulate", dx.flag())
-            .groups(rows)
+            .bind("dy", io.dy)
+            .bind("dgamma", gamma.0)
+            .bind("dbeta", beta.0)
+            .n("rows", x.rows())
+            .n("width", x.width())
+            .n("tokens", tokens)
+            .param("eps", self.eps)
+            .param("accumulate", gamma.1)
+            .param("accumulate_beta", beta.1)
+            .threads(batch * x.width())
     }
 }
 
 fn forward<F: Real>(a: &mut Args<'_, F>) {
     let (width, eps) = (a.n("width"), a.f("eps"));
-    let n = F::of(width as f64);
     let (x, gamma, beta) = (a.input("x"), a.input("gamma"), a.input("beta"));
-    let (y, means, rstds) = (a.output("y"), a.output("mean"), a.output("rstd"));
-    let rows = y.chunks_mut(width).zip(x.chunks(width)).zip(means.iter_mut().zip(rstds));
-    for ((y, x), (mean_out, rstd_out)) in rows {
-        let mean = x.iter().copied().sum::<F>() / n;
-        let variance = x.iter().map(|&x| (x - mean) * (x - mean)).sum::<F>() / n;
-        let rstd = F::one() / (variance + eps).sqrt();
-        for (k, y) in y.iter_mut().enumerate() {
-            *y = (x[k] - mean) * rstd * gamma[k] + beta[k];
+    let (y, mean, rstd) = (a.output("y"), a.output("mean"), a.output("rstd"));
+    let n = F::of(width as f64);
+    for (row, x) in x.chunks(width).enumerate() {
+        let m = x.iter().copied().sum::<F>() / n;
+        let variance = x.iter().map(|&x| (x - m) * (x - m)).sum::<F>() / n;
+        let r = (variance + eps).sqrt().recip();
+        for k in 0..width {
+            y[row * width + k] = gamma[k] * (x[k] - m) * r + beta[k];
         }
-        (*mean_out, *rstd_out) = (mean, rstd);
+        (mean[row], rstd[row]) = (m, r);
     }
 }
 
 fn backward<F: Real>(a: &mut Args<'_, F>) {
     let (width, accumulate) = (a.n("width"), a.n("accumulate") != 0);
-    let n = F::of(width as f64);
     let (x, gamma, dy) = (a.input("x"), a.input("gamma"), a.input("dy"));
-    let (means, rstds, dx) = (a.input("mean"), a.input("rstd"), a.output("dx"));
-    for (r, dx) in dx.chunks_mut(width).enumerate() {
-        let (x, dy) = (&x[r * width..][..width], &dy[r * width..][..width]);
-        let (mean, rstd) = (means[r], rstds[r]);
-        let normal = |k: usize| (x[k] - mean) * rstd;
-        let sum_g = (0..width).map(|k| dy[k] * gamma[k]).sum::<F>() / n;
-        let sum_gx = (0..width).map(|k| dy[k] * gamma[k] * normal(k)).sum::<F>() / n;
-        for (k, d) in dx.iter_mut().enumerate() {
-            let g = rstd * (dy[k] * gamma[k] - sum_g - normal(k) * sum_gx);
-            *d = if accumulate { *d + g } else { g };
+    let (mean, rstd, dx) = (a.input("mean"), a.input("rstd"), a.output("dx"));
+    let n = F::of(width as f64);
+    for (row, x) in x.chunks(width).enumerate() {
+        let (m, r, at) = (mean[row], rstd[row], row * width);
+        let hat = |k: usize| (x[k] - m) * r;
+        let u = |k: usize| gamma[k] * dy[at + k];
+        let mean_u = (0..width).map(u).sum::<F>() / n;
+        let mean_u_hat = (0..width).map(|k| u(k) * hat(k)).sum::<F>() / n;
+        for k in 0..width {
+            let g = r * (u(k) - mean_u - hat(k) * mean_u_hat);
+            dx[at + k] = if accumulate { dx[at + k] + g } else { g };
         }
     }
 }
 
-fn backward_rows<F: Real>(a: &mut Args<'_, F>) {
-    let (tokens, width) = (a.n("tokens"), a.n("width"));
-    let (keep_gamma, keep_beta) = (a.n("accumulate_gamma") != 0, a.n("accumulate_beta") != 0);
-    let (x, dy, means, rstds) = (a.input("x"), a.input("dy"), a.input("mean"), a.input("rstd"));
+fn backward_params<F: Real>(a: &mut Args<'_, F>) {
+    let (width, tokens) = (a.n("width"), a.n("tokens"));
+    let keep = [a.n("accumulate") != 0, a.n("accumulate_beta") != 0];
+    let (x, dy, mean, rstd) = (a.input("x"), a.input("dy"), a.input("mean"), a.input("rstd"));
     let (dgamma, dbeta) = (a.output("dgamma"), a.output("dbeta"));
-    dgamma.par_chunks_mut(width).zip(dbeta.par_chunks_mut(width)).enumerate().for_each(
-        |(b, (dgamma, dbeta))| {
-            if !keep_gamma {
-                dgamma.fill(F::zero());
+    for (i, (dgamma, dbeta)) in dgamma.chunks_mut(width).zip(dbeta.chunks_mut(width)).enumerate() {
+        for k in 0..width {
+            let rows = i * tokens..(i + 1) * tokens;
+            let g =
+                rows.clone().map(|t| dy[t * width + k] * (x[t * width + k] - mean[t]) * rstd[t]).sum::<F>();
+            let b = rows.map(|t| dy[t * width + k]).sum::<F>();
+            dgamma[k] = if keep[0] { dgamma[k] + g } else { g };
+            dbeta[k] = if keep[1] { dbeta[k] + b } else { b };
+        }
+    }
+}
+
+widest! {
+    fn forward_rows(
+        x: &[f32], gamma: &[f32], beta: &[f32], y: &mut [f32], mean: &mut [f32], rstd: &mut [f32], eps: f32,
+    ) {
+        let width = gamma.len();
+        let share = 1.0 / width as f32;
+        let rows = x.chunks_exact(width).zip(y.chunks_exact_mut(width)).zip(mean.iter_mut().zip(rstd));
+        for ((x, y), (mean, rstd)) in rows {
+            let m = fast::sum(x, |x| x) * share;
+            // What rounding left in the mean, so that a constant row of any size has variance 0.
+            let rest = fast::sum(x, |x| x - m) * share;
+            let variance = fast::sum(x, |x| (x - m - rest) * (x - m - rest)) * share;
+            let r = 1.0 / (variance + eps).sqrt();
+            for (((y, &x), &gamma), &beta) in y.iter_mut().zip(x).zip(gamma).zip(beta) {
+                *y = (x - m - rest) * r * gamma + beta;
             }
-            if !keep_beta {
-                dbeta.fill(F::zero());
-            }
-            for r in b * tokens..(b + 1) * tokens {
-                let (x, dy) = (&x[r * width..][..width], &dy[r * width..][..width]);
-                let (mean, rstd) = (means[r], rstds[r]);
-                for (((dg, db), &x), &g) in dgamma.iter_mut().zip(dbeta.iter_mut()).zip(x).zip(dy) {
-                    *dg += g * (x - mean) * rstd;
-                    *db += g;
+            (*mean, *rstd) = (m + rest, r);
+        }
+    }
+}
+
+widest! {
+    fn backward_rows(
+        x: &[f32], gamma: &[f32], mean: &[f32], rstd: &[f32], dy: &[f32], dx: &mut [f32], accumulate: bool,
+    ) {
+        let width = gamma.len();
+        let share = 1.0 / width as f32;
+        let rows = x.chunks_exact(width).zip(dy.chunks_exact(width)).zip(dx.chunks_exact_mut(width));
+        for (((x, dy), dx), (&m, &r)) in rows.zip(mean.iter().zip(rstd)) {
+            let (mut lanes, mut lanes_hat) = ([0.0f32; fast::LANES], [0.0f32; fast::LANES]);
+            for ((x, dy), gamma) in x.chunks(16).zip(dy.chunks(16)).zip(gamma.chunks(16)) {
+                let mut add = |i: usize| {
+                    let u = gamma[i] * dy[i];
+                    lanes[i] += u;
+                    lanes_hat[i] += u * (x[i] - m) * r;
+                };
+                // The full block apart, so that its length is known to the compiler.
+                if x.len() == 16 && dy.len() == 16 && gamma.len() == 16 {
+                    (0..16).for_each(&mut add);
+                } else {
+                    (0..x.len()).for_each(&mut add);
                 }
             }
-        },
-    );
-}
-
-/// Rows that a worker takes at once.
-const SHARE: usize = 32;
-
-/// A sum in 16 partial sums, which vectorises.
-#[inline(always)]
-fn sum_of(n: usize, f: impl Fn(usize) -> f32) -> f32 {
-    let mut sums = [0.0f32; 16];
-    let whole = n / 16 * 16;
-    for k in (0..whole).step_by(16) {
-        for (l, s) in sums.iter_mut().enumerate() {
-            *s += f(k + l);
-        }
-    }
-    sums.iter().sum::<f32>() + (whole..n).map(f).sum::<f32>()
-}
-
-widest! {
-    /// One row of forward; returns mean and rstd.
-    pub(crate) fn forward_row(x: &[f32], gamma: &[f32], beta: &[f32], y: &mut [f32], eps: f32) -> (f32, f32) {
-        let n = x.len();
-        let mean = sum_of(n, |k| x[k]) / n as f32;
-        let variance = sum_of(n, |k| (x[k] - mean) * (x[k] - mean)) / n as f32;
-        let rstd = 1.0 / (variance + eps).sqrt();
-        for (((y, &x), &g), &b) in y.iter_mut().zip(x).zip(gamma).zip(beta) {
-            *y = (x - mean) * rstd * g + b;
-        }
-        (mean, rstd)
-    }
-}
-
-widest! {
-    /// One row of backward.
-    pub(crate) fn backward_row(x: &[f32], gamma: &[f32], dy: &[f32], stats: (f32, f32), dx: &mut [f32], accumulate: bool) {
-        let n = x.len();
-        let (mean, rstd) = stats;
-        let (gamma, dy) = (&gamma[..n], &dy[..n]);
-        let sum_g = sum_of(n, |k| dy[k] * gamma[k]) / n as f32;
-        let sum_gx = sum_of(n, |k| dy[k] * gamma[k] * ((x[k] - mean) * rstd)) / n as f32;
-        if accumulate {
-            for (((d, &x), &g), &gamma) in dx.iter_mut().zip(x).zip(dy).zip(gamma) {
-                *d += rstd * (g * gamma - sum_g - (x - mean) * rstd * sum_gx);
-            }
-        } else {
-            for (((d, &x), &g), &gamma) in dx.iter_mut().zip(x).zip(dy).zip(gamma) {
-                *d = rstd * (g * gamma - sum_g - (x - mean) * rstd * sum_gx);
+            let (mean_u, mean_u_hat) = (fast::total(lanes) * share, fast::total(lanes_hat) * share);
+            for (((dx, &x), &dy), &gamma) in dx.iter_mut().zip(x).zip(dy).zip(gamma) {
+                let g = r * (gamma * dy - mean_u - (x - m) * r * mean_u_hat);
+                *dx = if accumulate { *dx + g } else { g };
             }
         }
     }
 }
 
-fn forward_f32(a: &mut Args<'_, f32>) {
+widest! {
+    fn params_of_example(
+        x: &[f32], mean: &[f32], rstd: &[f32], dy: &[f32], dgamma: &mut [f32], dbeta: &mut [f32],
+    ) {
+        let width = dgamma.len();
+        let rows = x.chunks_exact(width).zip(dy.chunks_exact(width)).zip(mean.iter().zip(rstd));
+        for ((x, dy), (&m, &r)) in rows {
+            for (((dgamma, dbeta), &x), &dy) in dgamma.iter_mut().zip(&mut *dbeta).zip(x).zip(dy) {
+                *dgamma += dy * ((x - m) * r);
+                *dbeta += dy;
+            }
+        }
+    }
+}
+
+fn forward_fast(a: &mut Args<'_, f32>) {
     let (width, eps) = (a.n("width"), a.f("eps"));
     let (x, gamma, beta) = (a.input("x"), a.input("gamma"), a.input("beta"));
-    let (y, means, rstds) = (a.output("y"), a.output("mean"), a.output("rstd"));
-    let stats = means.par_chunks_mut(SHARE).zip(rstds.par_chunks_mut(SHARE));
-    let rows = y.par_chunks_mut(SHARE * width).zip(x.par_chunks(SHARE * width));
-    rows.zip(stats).for_each(|((y, x), (means, rstds))| {
-        let rows = y.chunks_mut(width).zip(x.chunks(width)).zip(means.iter_mut().zip(rstds));
-        for ((y, x), (mean, rstd)) in rows {
-            (*mean, *rstd) = forward_row(x, gamma, beta, y, eps);
-        }
-    });
+    let (y, mean, rstd) = (a.output("y"), a.output("mean"), a.output("rstd"));
+    let rows = fast::rows_per_task(mean.len(), width);
+    (
+        x.par_chunks(rows * width),
+        y.par_chunks_mut(rows * width),
+        mean.par_chunks_mut(rows),
+        rstd.par_chunks_mut(rows),
+    )
+        .into_par_iter()
+        .for_each(|(x, y, mean, rstd)| forward_rows(x, gamma, beta, y, mean, rstd, eps));
 }
 
-fn backward_f32(a: &mut Args<'_, f32>) {
+fn backward_fast(a: &mut Args<'_, f32>) {
     let (width, accumulate) = (a.n("width"), a.n("accumulate") != 0);
     let (x, gamma, dy) = (a.input("x"), a.input("gamma"), a.input("dy"));
-    let (means, rstds, dx) = (a.input("mean"), a.input("rstd"), a.output("dx"));
-    dx.par_chunks_mut(SHARE * width).enumerate().for_each(|(share, dx)| {
-        for (i, dx) in dx.chunks_mut(width).enumerate() {
-            let r = share * SHARE + i;
-            let (x, dy) = (&x[r * width..][..width], &dy[r * width..][..width]);
-            backward_row(x, gamma, dy, (means[r], rstds[r]), dx, accumulate);
-        }
-    });
+    let (mean, rstd, dx) = (a.input("mean"), a.input("rstd"), a.output("dx"));
+    let rows = fast::rows_per_task(mean.len(), width);
+    (
+        x.par_chunks(rows * width),
+        dy.par_chunks(rows * width),
+        dx.par_chunks_mut(rows * width),
+        mean.par_chunks(rows),
+        rstd.par_chunks(rows),
+    )
+        .into_par_iter()
+        .for_each(|(x, dy, dx, mean, rstd)| backward_rows(x, gamma, mean, rstd, dy, dx, accumulate));
+}
+
+fn backward_params_fast(a: &mut Args<'_, f32>) {
+    let (width, tokens) = (a.n("width"), a.n("tokens"));
+    let keep = [a.n("accumulate") != 0, a.n("accumulate_beta") != 0];
+    let (x, dy, mean, rstd) = (a.input("x"), a.input("dy"), a.input("mean"), a.input("rstd"));
+    let (dgamma, dbeta) = (a.output("dgamma"), a.output("dbeta"));
+    let examples = fast::rows_per_task(dgamma.len() / width, width * tokens);
+    (
+        x.par_chunks(examples * tokens * width),
+        dy.par_chunks(examples * tokens * width),
+        mean.par_chunks(examples * tokens),
+        rstd.par_chunks(examples * tokens),
+        dgamma.par_chunks_mut(examples * width),
+        dbeta.par_chunks_mut(examples * width),
+    )
+        .into_par_iter()
+        .for_each(|(x, dy, mean, rstd, dgamma, dbeta)| {
+            for (i, (dgamma, dbeta)) in
+                dgamma.chunks_exact_mut(width).zip(dbeta.chunks_exact_mut(width)).enumerate()
+            {
+                for (kept, sum) in keep.into_iter().zip([&mut *dgamma, &mut *dbeta]) {
+                    if !kept {
+                        sum.fill(0.0);
+                    }
+                }
+                let (t, e) = (i * tokens..(i + 1) * tokens, i * tokens * width..(i + 1) * tokens * width);
+                params_of_example(&x[e.clone()], &mean[t.clone()], &rstd[t], &dy[e], dgamma, dbeta);
+            }
+        });
 }
