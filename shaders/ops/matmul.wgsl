@@ -44,56 +44,67 @@ fn matmul_place(group: u32) -> vec3<u32> {
     return vec3<u32>(group / (row_blocks * quad_blocks), in_product % row_blocks * TM, in_product / row_blocks * LANES * TN);
 }
 
+// Where the invocation's quads of B start: its column of row 0, or row `quad` of the transposed B.
+fn matmul_columns(place: vec3<u32>, lane: u32) -> array<u32, TN> {
+    var at: array<u32, TN>;
+    for (var j = 0u; j < TN; j++) {
+        let quad = min(place.z + lane + j * LANES, params.n / 4u - 1u);
+        at[j] = place.x * params.stride_b / 4u + select(quad, quad * params.col_b, TRANS_B == 1u);
+    }
+    return at;
+}
+
+// Where the workgroup's quads of A start: one per row, or one per four rows of the transposed A.
+fn matmul_lines(place: vec3<u32>) -> array<u32, TM> {
+    var at: array<u32, TM>;
+    for (var r = 0u; r < TM; r++) {
+        let row = select(min(place.y + r, params.m - 1u) * params.row_a, min(place.y + 4u * r, params.m - 4u), TRANS_A == 1u);
+        at[r] = (place.x * params.stride_a + row) / 4u;
+    }
+    return at;
+}
+
 // Adds k in [first, last) of the product to the tile; last - first is a multiple of 4.
 fn matmul_quads(acc: ptr<function, array<vec4<f32>, MATMUL_TILE>>, place: vec3<u32>, lane: u32, first: u32, last: u32) {
-    let base_a = place.x * params.stride_a;
-    let base_b = place.x * params.stride_b;
-    let quads = params.n / 4u;
+    let lines = matmul_lines(place);
+    let columns = matmul_columns(place, lane);
+    let next_a = params.col_a / 4u;
+    let next_b = select(params.row_b / 4u, params.col_b / 4u, TRANS_B == 1u);
     for (var k = first; k < last; k += 4u) {
         var rows: array<vec4<f32>, TM>;
         if (TRANS_A == 0u) {
             for (var r = 0u; r < TM; r++) {
-                rows[r] = a[(base_a + min(place.y + r, params.m - 1u) * params.row_a + k) / 4u];
+                rows[r] = a[lines[r] + k / 4u];
             }
         } else {
-            for (var q = 0u; q < TM; q += 4u) {
-                let at = base_a + min(place.y + q, params.m - 4u) + k * params.col_a;
-                let p0 = a[at / 4u];
-                let p1 = a[(at + params.col_a) / 4u];
-                let p2 = a[(at + 2u * params.col_a) / 4u];
-                let p3 = a[(at + 3u * params.col_a) / 4u];
-                rows[q] = vec4<f32>(p0.x, p1.x, p2.x, p3.x);
-                rows[q + 1u] = vec4<f32>(p0.y, p1.y, p2.y, p3.y);
-                rows[q + 2u] = vec4<f32>(p0.z, p1.z, p2.z, p3.z);
-                rows[q + 3u] = vec4<f32>(p0.w, p1.w, p2.w, p3.w);
+            for (var q = 0u; q < TM / 4u; q++) {
+                let at = lines[q] + k * next_a;
+                let p0 = a[at];
+                let p1 = a[at + next_a];
+                let p2 = a[at + 2u * next_a];
+                let p3 = a[at + 3u * next_a];
+                rows[4u * q] = vec4<f32>(p0.x, p1.x, p2.x, p3.x);
+                rows[4u * q + 1u] = vec4<f32>(p0.y, p1.y, p2.y, p3.y);
+                rows[4u * q + 2u] = vec4<f32>(p0.z, p1.z, p2.z, p3.z);
+                rows[4u * q + 3u] = vec4<f32>(p0.w, p1.w, p2.w, p3.w);
             }
         }
         for (var j = 0u; j < TN; j++) {
-            let quad = min(place.z + lane + j * LANES, quads - 1u);
-            var b0: vec4<f32>;
-            var b1: vec4<f32>;
-            var b2: vec4<f32>;
-            var b3: vec4<f32>;
+            let at = columns[j] + select(k * next_b, k / 4u, TRANS_B == 1u);
+            let p0 = b[at];
+            let p1 = b[at + next_b];
+            let p2 = b[at + 2u * next_b];
+            let p3 = b[at + 3u * next_b];
             if (TRANS_B == 0u) {
-                let at = base_b / 4u + k * (params.row_b / 4u) + quad;
-                b0 = b[at];
-                b1 = b[at + params.row_b / 4u];
-                b2 = b[at + params.row_b / 2u];
-                b3 = b[at + 3u * (params.row_b / 4u)];
+                for (var r = 0u; r < TM; r++) {
+                    let x = rows[r];
+                    (*acc)[r * TN + j] += x.x * p0 + x.y * p1 + x.z * p2 + x.w * p3;
+                }
             } else {
-                let at = base_b + 4u * quad * params.col_b + k;
-                let p0 = b[at / 4u];
-                let p1 = b[(at + params.col_b) / 4u];
-                let p2 = b[(at + 2u * params.col_b) / 4u];
-                let p3 = b[(at + 3u * params.col_b) / 4u];
-                b0 = vec4<f32>(p0.x, p1.x, p2.x, p3.x);
-                b1 = vec4<f32>(p0.y, p1.y, p2.y, p3.y);
-                b2 = vec4<f32>(p0.z, p1.z, p2.z, p3.z);
-                b3 = vec4<f32>(p0.w, p1.w, p2.w, p3.w);
-            }
-            for (var r = 0u; r < TM; r++) {
-                let x = rows[r];
-                (*acc)[r * TN + j] += x.x * b0 + x.y * b1 + x.z * b2 + x.w * b3;
+                for (var r = 0u; r < TM; r++) {
+                    let x = rows[r];
+                    (*acc)[r * TN + j] += vec4<f32>(dot(x, p0), dot(x, p1), dot(x, p2), dot(x, p3));
+                }
             }
         }
     }
@@ -101,21 +112,20 @@ fn matmul_quads(acc: ptr<function, array<vec4<f32>, MATMUL_TILE>>, place: vec3<u
 
 // A transposed, B not: both operands are read along their rows, so that any k will do.
 fn matmul_rows(acc: ptr<function, array<vec4<f32>, MATMUL_TILE>>, place: vec3<u32>, lane: u32, first: u32, last: u32) {
-    let base_a = place.x * params.stride_a;
-    let base_b = place.x * params.stride_b;
-    let quads = params.n / 4u;
+    let lines = matmul_lines(place);
+    let columns = matmul_columns(place, lane);
     for (var k = first; k < last; k++) {
-        var columns: array<vec4<f32>, TN>;
+        var row: array<vec4<f32>, TN>;
         for (var j = 0u; j < TN; j++) {
-            columns[j] = b[(base_b + k * params.row_b) / 4u + min(place.z + lane + j * LANES, quads - 1u)];
+            row[j] = b[columns[j] + k * (params.row_b / 4u)];
         }
-        for (var q = 0u; q < TM; q += 4u) {
-            let x = a[(base_a + min(place.y + q, params.m - 4u) + k * params.col_a) / 4u];
+        for (var q = 0u; q < TM / 4u; q++) {
+            let x = a[lines[q] + k * (params.col_a / 4u)];
             for (var j = 0u; j < TN; j++) {
-                (*acc)[q * TN + j] += x.x * columns[j];
-                (*acc)[(q + 1u) * TN + j] += x.y * columns[j];
-                (*acc)[(q + 2u) * TN + j] += x.z * columns[j];
-                (*acc)[(q + 3u) * TN + j] += x.w * columns[j];
+                (*acc)[4u * q * TN + j] += x.x * row[j];
+                (*acc)[(4u * q + 1u) * TN + j] += x.y * row[j];
+                (*acc)[(4u * q + 2u) * TN + j] += x.z * row[j];
+                (*acc)[(4u * q + 3u) * TN + j] += x.w * row[j];
             }
         }
     }
@@ -123,25 +133,22 @@ fn matmul_rows(acc: ptr<function, array<vec4<f32>, MATMUL_TILE>>, place: vec3<u3
 
 // As matmul_rows, with the factor of each row's example.
 fn matmul_factor_rows(acc: ptr<function, array<vec4<f32>, MATMUL_TILE>>, place: vec3<u32>, lane: u32, first: u32, last: u32) {
-    let base_a = place.x * params.stride_a;
-    let base_b = place.x * params.stride_b;
-    let quads = params.n / 4u;
+    let lines = matmul_lines(place);
+    let columns = matmul_columns(place, lane);
     for (var k = first; k < last; k++) {
         let factor = factors[k / params.rows_per_factor];
         let counts = factor != 0.0;
-        var columns: array<vec4<f32>, TN>;
+        var row: array<vec4<f32>, TN>;
         for (var j = 0u; j < TN; j++) {
-            let y = b[(base_b + k * params.row_b) / 4u + min(place.z + lane + j * LANES, quads - 1u)];
-            columns[j] = select(vec4<f32>(0.0), y, counts);
+            row[j] = select(vec4<f32>(0.0), b[columns[j] + k * (params.row_b / 4u)], counts);
         }
-        for (var q = 0u; q < TM; q += 4u) {
-            let loaded = a[(base_a + min(place.y + q, params.m - 4u) + k * params.col_a) / 4u];
-            let x = select(vec4<f32>(0.0), factor * loaded, counts);
+        for (var q = 0u; q < TM / 4u; q++) {
+            let x = select(vec4<f32>(0.0), factor * a[lines[q] + k * (params.col_a / 4u)], counts);
             for (var j = 0u; j < TN; j++) {
-                (*acc)[q * TN + j] += x.x * columns[j];
-                (*acc)[(q + 1u) * TN + j] += x.y * columns[j];
-                (*acc)[(q + 2u) * TN + j] += x.z * columns[j];
-                (*acc)[(q + 3u) * TN + j] += x.w * columns[j];
+                (*acc)[4u * q * TN + j] += x.x * row[j];
+                (*acc)[(4u * q + 1u) * TN + j] += x.y * row[j];
+                (*acc)[(4u * q + 2u) * TN + j] += x.z * row[j];
+                (*acc)[(4u * q + 3u) * TN + j] += x.w * row[j];
             }
         }
     }

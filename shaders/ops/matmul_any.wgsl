@@ -38,18 +38,38 @@ fn matmul_any_place(group: u32) -> vec3<u32> {
     return vec3<u32>(group / (row_blocks * column_blocks), in_product % row_blocks * TM, in_product / row_blocks * LANES * TN);
 }
 
-// Adds step k of the product to the tile, with A scaled by `factor`; nothing if it does not count.
-fn matmul_any_step(acc: ptr<function, array<f32, MATMUL_ANY_TILE>>, place: vec3<u32>, lane: u32, k: u32, factor: f32, counts: bool) {
-    var columns: array<f32, TN>;
+// Where the invocation's columns of B start.
+fn matmul_any_columns(place: vec3<u32>, lane: u32) -> array<u32, TN> {
+    var at: array<u32, TN>;
     for (var j = 0u; j < TN; j++) {
-        let column = min(place.z + lane + j * LANES, params.n - 1u);
-        columns[j] = select(0.0, b[place.x * params.stride_b + k * params.row_b + column * params.col_b], counts);
+        at[j] = place.x * params.stride_b + min(place.z + lane + j * LANES, params.n - 1u) * params.col_b;
     }
+    return at;
+}
+
+// Where the workgroup's rows of A start.
+fn matmul_any_rows(place: vec3<u32>) -> array<u32, TM> {
+    var at: array<u32, TM>;
     for (var r = 0u; r < TM; r++) {
-        let row = min(place.y + r, params.m - 1u);
-        let x = select(0.0, factor * a[place.x * params.stride_a + row * params.row_a + k * params.col_a], counts);
+        at[r] = place.x * params.stride_a + min(place.y + r, params.m - 1u) * params.row_a;
+    }
+    return at;
+}
+
+// Adds the whole product to the tile.
+fn matmul_any_product(acc: ptr<function, array<f32, MATMUL_ANY_TILE>>, place: vec3<u32>, lane: u32) {
+    let rows = matmul_any_rows(place);
+    let columns = matmul_any_columns(place, lane);
+    for (var k = 0u; k < params.k; k++) {
+        var row: array<f32, TN>;
         for (var j = 0u; j < TN; j++) {
-            (*acc)[r * TN + j] += x * columns[j];
+            row[j] = b[columns[j] + k * params.row_b];
+        }
+        for (var r = 0u; r < TM; r++) {
+            let x = a[rows[r] + k * params.col_a];
+            for (var j = 0u; j < TN; j++) {
+                (*acc)[r * TN + j] += x * row[j];
+            }
         }
     }
 }
@@ -71,9 +91,7 @@ fn tile(@builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) num: vec3
     let place = matmul_any_place(index_group(wg, num));
     if (place.x < params.batch) {
         var acc: array<f32, MATMUL_ANY_TILE>;
-        for (var k = 0u; k < params.k; k++) {
-            matmul_any_step(&acc, place, lane, k, 1.0, true);
-        }
+        matmul_any_product(&acc, place, lane);
         for (var r = 0u; r < TM; r++) {
             for (var j = 0u; j < TN; j++) {
                 matmul_any_store(place, place.y + r, place.z + lane + j * LANES, acc[r * TN + j]);
@@ -87,9 +105,7 @@ fn tile_bias(@builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) num:
     let place = matmul_any_place(index_group(wg, num));
     if (place.x < params.batch) {
         var acc: array<f32, MATMUL_ANY_TILE>;
-        for (var k = 0u; k < params.k; k++) {
-            matmul_any_step(&acc, place, lane, k, 1.0, true);
-        }
+        matmul_any_product(&acc, place, lane);
         for (var j = 0u; j < TN; j++) {
             let column = place.z + lane + j * LANES;
             let shift = bias[min(column, params.n - 1u)];
@@ -105,9 +121,21 @@ fn tile_factor(@builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) nu
     let place = matmul_any_place(index_group(wg, num));
     if (place.x < params.batch) {
         var acc: array<f32, MATMUL_ANY_TILE>;
+        let rows = matmul_any_rows(place);
+        let columns = matmul_any_columns(place, lane);
         for (var k = 0u; k < params.k; k++) {
             let factor = factors[k / params.rows_per_factor];
-            matmul_any_step(&acc, place, lane, k, factor, factor != 0.0);
+            let counts = factor != 0.0;
+            var row: array<f32, TN>;
+            for (var j = 0u; j < TN; j++) {
+                row[j] = select(0.0, b[columns[j] + k * params.row_b], counts);
+            }
+            for (var r = 0u; r < TM; r++) {
+                let x = select(0.0, factor * a[rows[r] + k * params.col_a], counts);
+                for (var j = 0u; j < TN; j++) {
+                    acc[r * TN + j] += x * row[j];
+                }
+            }
         }
         for (var r = 0u; r < TM; r++) {
             for (var j = 0u; j < TN; j++) {

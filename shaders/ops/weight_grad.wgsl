@@ -51,15 +51,23 @@ fn ghost(@builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) num: vec
     let first = example * params.tokens;
     var share = 0.0;
     if (exists) {
+        var own: array<u32, TM>;
+        for (var r = 0u; r < TM; r++) {
+            own[r] = first + min(t0 + r, last);
+        }
         for (var s0 = 0u; s0 <= min(t0 + TM - 1u, last); s0 += LANES * TN) {
+            var others: array<u32, TN>;
+            for (var j = 0u; j < TN; j++) {
+                others[j] = first + min(s0 + lane + j * LANES, last);
+            }
             var dots_x: array<f32, WEIGHT_GRAD_TILE>;
             for (var k = 0u; k < quads_in; k++) {
                 var rows: array<vec4<f32>, TM>;
                 for (var r = 0u; r < TM; r++) {
-                    rows[r] = x[(first + min(t0 + r, last)) * quads_in + k];
+                    rows[r] = x[own[r] * quads_in + k];
                 }
                 for (var j = 0u; j < TN; j++) {
-                    let other = x[(first + min(s0 + lane + j * LANES, last)) * quads_in + k];
+                    let other = x[others[j] * quads_in + k];
                     for (var r = 0u; r < TM; r++) {
                         dots_x[r * TN + j] += dot(rows[r], other);
                     }
@@ -69,10 +77,10 @@ fn ghost(@builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) num: vec
             for (var k = 0u; k < quads_out; k++) {
                 var rows: array<vec4<f32>, TM>;
                 for (var r = 0u; r < TM; r++) {
-                    rows[r] = g[(first + min(t0 + r, last)) * quads_out + k];
+                    rows[r] = g[own[r] * quads_out + k];
                 }
                 for (var j = 0u; j < TN; j++) {
-                    let other = g[(first + min(s0 + lane + j * LANES, last)) * quads_out + k];
+                    let other = g[others[j] * quads_out + k];
                     for (var r = 0u; r < TM; r++) {
                         dots_g[r * TN + j] += dot(rows[r], other);
                     }

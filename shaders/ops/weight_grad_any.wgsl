@@ -41,22 +41,38 @@ fn ghost(@builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) num: vec
     let first = example * params.tokens;
     var share = 0.0;
     if (exists) {
+        var own: array<u32, TM>;
+        for (var r = 0u; r < TM; r++) {
+            own[r] = first + min(t0 + r, last);
+        }
         for (var s0 = 0u; s0 <= min(t0 + TM - 1u, last); s0 += LANES * TN) {
+            var others: array<u32, TN>;
+            for (var j = 0u; j < TN; j++) {
+                others[j] = first + min(s0 + lane + j * LANES, last);
+            }
             var dots_x: array<f32, WEIGHT_GRAD_ANY_TILE>;
             for (var k = 0u; k < params.width_in; k++) {
+                var rows: array<f32, TM>;
+                for (var r = 0u; r < TM; r++) {
+                    rows[r] = x[own[r] * params.width_in + k];
+                }
                 for (var j = 0u; j < TN; j++) {
-                    let other = x[(first + min(s0 + lane + j * LANES, last)) * params.width_in + k];
+                    let other = x[others[j] * params.width_in + k];
                     for (var r = 0u; r < TM; r++) {
-                        dots_x[r * TN + j] += x[(first + min(t0 + r, last)) * params.width_in + k] * other;
+                        dots_x[r * TN + j] += rows[r] * other;
                     }
                 }
             }
             var dots_g: array<f32, WEIGHT_GRAD_ANY_TILE>;
             for (var k = 0u; k < params.width_out; k++) {
+                var rows: array<f32, TM>;
+                for (var r = 0u; r < TM; r++) {
+                    rows[r] = g[own[r] * params.width_out + k];
+                }
                 for (var j = 0u; j < TN; j++) {
-                    let other = g[(first + min(s0 + lane + j * LANES, last)) * params.width_out + k];
+                    let other = g[others[j] * params.width_out + k];
                     for (var r = 0u; r < TM; r++) {
-                        dots_g[r * TN + j] += g[(first + min(t0 + r, last)) * params.width_out + k] * other;
+                        dots_g[r * TN + j] += rows[r] * other;
                     }
                 }
             }

@@ -130,17 +130,19 @@ pub struct Choice {
 ///
 /// | shape | kernel | why |
 /// |---|---|---|
-/// | a contiguous extent or stride not a multiple of 4 | `Any` | quads would be misaligned |
+/// | a contiguous extent or stride not a multiple of 4 | `Any`, 8 rows by 4 columns | quads would be misaligned |
 /// | fewer than [`FEW_GROUPS`] tiles of C and k >= 512 | `Split` | too few workgroups to fill a device otherwise |
-/// | other | `Tile`, 8 rows by 2 quads | best of 4 to 8 rows by 1 to 4 quads on lavapipe |
+/// | other | `Tile`, 8 rows by 2 quads | on lavapipe best of 4 to 16 rows by 1 to 4 quads, or within 20 % of it |
+///
+/// Lanes: as many as the columns of C keep busy, at most 32. On lavapipe 8 are as fast; a GPU wants 32.
 pub fn pick(spec: &Spec, extras: &Extras) -> Choice {
     let rows = if spec.m <= 4 { 4 } else { 8 };
+    let lanes = |width: usize| [32, 16].into_iter().find(|l| width >= 4 * 2 * l).unwrap_or(8) as u32;
     if !quads(spec) {
-        let lanes = if spec.n <= 32 { 8 } else { 32 };
-        return Choice { variant: Variant::Any, rows, columns: 4, lanes, slices: 1 };
+        return Choice { variant: Variant::Any, rows, columns: 4, lanes: lanes(2 * spec.n), slices: 1 };
     }
     let columns = if spec.n <= 32 { 1 } else { 2 };
-    let lanes = if spec.n <= 64 { 8 } else { 16 };
+    let lanes = lanes(spec.n);
     let groups =
         spec.batch * spec.m.div_ceil(rows as usize) * spec.n.div_ceil((4 * columns * lanes) as usize);
     if groups < FEW_GROUPS && spec.k >= 512 && extras.bias.is_none() {
