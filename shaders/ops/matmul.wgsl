@@ -191,15 +191,19 @@ fn tile_bias(@builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) num:
     let place = matmul_place(index_group(wg, num));
     if (place.x < params.batch) {
         var acc: array<vec4<f32>, MATMUL_TILE>;
+        for (var r = 0u; r < TM; r++) {
+            for (var j = 0u; j < TN; j++) {
+                acc[r * TN + j] = bias[min(place.z + lane + j * LANES, params.n / 4u - 1u)];
+            }
+        }
         if (TRANS_A == 1u && TRANS_B == 0u) {
             matmul_rows(&acc, place, lane, 0u, params.k);
         } else {
             matmul_quads(&acc, place, lane, 0u, params.k);
         }
-        for (var j = 0u; j < TN; j++) {
-            let shift = bias[min(place.z + lane + j * LANES, params.n / 4u - 1u)];
-            for (var r = 0u; r < TM; r++) {
-                matmul_store(place, lane, r, j, acc[r * TN + j] + shift);
+        for (var r = 0u; r < TM; r++) {
+            for (var j = 0u; j < TN; j++) {
+                matmul_store(place, lane, r, j, acc[r * TN + j]);
             }
         }
     }

@@ -105,12 +105,15 @@ fn tile_bias(@builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) num:
     let place = matmul_any_place(index_group(wg, num));
     if (place.x < params.batch) {
         var acc: array<f32, MATMUL_ANY_TILE>;
+        for (var r = 0u; r < TM; r++) {
+            for (var j = 0u; j < TN; j++) {
+                acc[r * TN + j] = bias[min(place.z + lane + j * LANES, params.n - 1u)];
+            }
+        }
         matmul_any_product(&acc, place, lane);
-        for (var j = 0u; j < TN; j++) {
-            let column = place.z + lane + j * LANES;
-            let shift = bias[min(column, params.n - 1u)];
-            for (var r = 0u; r < TM; r++) {
-                matmul_any_store(place, place.y + r, column, acc[r * TN + j] + shift);
+        for (var r = 0u; r < TM; r++) {
+            for (var j = 0u; j < TN; j++) {
+                matmul_any_store(place, place.y + r, place.z + lane + j * LANES, acc[r * TN + j]);
             }
         }
     }

@@ -130,29 +130,36 @@ pub struct Choice {
 ///
 /// | shape | kernel | why |
 /// |---|---|---|
-/// | a contiguous extent or stride not a multiple of 4 | `Any`, 8 rows by 4 columns | quads would be misaligned |
-/// | fewer than [`FEW_GROUPS`] tiles of C and k >= 512 | `Split` | too few workgroups to fill a device otherwise |
-/// | other | `Tile`, 8 rows by 2 quads | on lavapipe best of 4 to 16 rows by 1 to 4 quads, or within 20 % of it |
+/// | a contiguous extent or stride not a multiple of 4 | `Any`, 8 rows by up to 4 columns | quads would be misaligned |
+/// | fewer than [`FEW_GROUPS`] tiles of C and k >= 512 | `Split` | too few workgroups to share out otherwise |
+/// | other | `Tile`, 8 rows by up to 4 quads | best of 4 to 16 rows by 1 to 4 quads on lavapipe |
 ///
-/// Lanes: as many as the columns of C keep busy, at most 32. On lavapipe 8 are as fast; a GPU wants 32.
+/// Columns: as many as waste least at the right edge. Lanes: 8, the width of lavapipe's vectors; 32 take two to four
+/// times as long there. A GPU wants 32 or 64: a choice per adapter would go here.
 pub fn pick(spec: &Spec, extras: &Extras) -> Choice {
+    const LANES: u32 = 8;
     let rows = if spec.m <= 4 { 4 } else { 8 };
-    let lanes = |width: usize| [32, 16].into_iter().find(|l| width >= 4 * 2 * l).unwrap_or(8) as u32;
+    let columns = |elements: u32| {
+        let computed = |columns: &u32| {
+            let block = columns * elements * LANES;
+            (spec.n.div_ceil(block as usize) as u32 * block, u32::MAX - columns)
+        };
+        [1, 2, 3, 4].into_iter().min_by_key(computed).unwrap_or(4)
+    };
     if !quads(spec) {
-        return Choice { variant: Variant::Any, rows, columns: 4, lanes: lanes(2 * spec.n), slices: 1 };
+        return Choice { variant: Variant::Any, rows, columns: columns(1), lanes: LANES, slices: 1 };
     }
-    let columns = if spec.n <= 32 { 1 } else { 2 };
-    let lanes = lanes(spec.n);
+    let columns = columns(4);
     let groups =
-        spec.batch * spec.m.div_ceil(rows as usize) * spec.n.div_ceil((4 * columns * lanes) as usize);
+        spec.batch * spec.m.div_ceil(rows as usize) * spec.n.div_ceil((4 * columns * LANES) as usize);
     if groups < FEW_GROUPS && spec.k >= 512 && extras.bias.is_none() {
-        return Choice { variant: Variant::Split, rows: 4, columns: 1, lanes: 8, slices: 8 };
+        return Choice { variant: Variant::Split, rows: 4, columns: 1, lanes: LANES, slices: 8 };
     }
-    Choice { variant: Variant::Tile, rows, columns, lanes, slices: 1 }
+    Choice { variant: Variant::Tile, rows, columns, lanes: LANES, slices: 1 }
 }
 
 /// Workgroups under which a long sum is split.
-pub const FEW_GROUPS: usize = 16;
+pub const FEW_GROUPS: usize = 4;
 
 /// Whether every address of the product is that of four consecutive elements.
 fn quads(s: &Spec) -> bool {
