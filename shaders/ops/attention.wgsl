@@ -1,69 +1,67 @@
-// Self-attention over packed q | k | v: y = softmax(q k^T / sqrt(d)) v (Vaswani et al. 2017), full or causal.
-// spec: HEAD_DIM=16; HEAD_DIM=5
+// y = softmax(q k^T / sqrt(d)) v per example and head (Vaswani et al. 2017, arXiv 1706.03762, equation 1), and its
+// gradients, for head dims that are multiples of 4: every address is of four channels. Formulas, parallelisation
+// and numerics are in lib/attn.
+// spec: HEAD_DIM=16, PACKED=1; HEAD_DIM=48, PACKED=0
 import package::lib::index::{index_group};
-import package::lib::attn::{attn_forward, attn_delta, attn_place, attn_query_gradient, attn_key_gradient};
-import package::spec::{HEAD_DIM};
+import package::lib::attn::{attn_forward, attn_delta, attn_backward};
+import package::spec::{PACKED};
 
-@group(0) @binding(1) var<storage, read_write> qkv: array<f32>;  // (B, T, 3 W): q | k | v, heads contiguous in each
-@group(0) @binding(2) var<storage, read_write> dqkv: array<f32>; // (B, T, 3 W)
+// Where PACKED is 1, q and dq are places of one element: queries stand in kv, before the keys.
+@group(0) @binding(1) var<storage, read_write> q: array<vec4<f32>>;   // (B, Tq, H d)
+@group(0) @binding(2) var<storage, read_write> kv: array<vec4<f32>>;  // (B, Tk, 2 H d): k | v; packed: q | k | v
+@group(0) @binding(3) var<storage, read_write> dy: array<vec4<f32>>;  // (B, Tq, H d)
+@group(0) @binding(6) var<storage, read_write> y: array<vec4<f32>>;   // (B, Tq, H d)
+@group(0) @binding(6) var<storage, read_write> dq: array<vec4<f32>>;  // as q
+@group(0) @binding(7) var<storage, read_write> dkv: array<vec4<f32>>; // as kv
 
-fn attn_at(b: u32, t: u32, part: u32, c: u32) -> u32 {
-    return ((b * params.keys + t) * 3u + part) * params.heads * HEAD_DIM + c;
+const ATTN_UNIT: u32 = 4u;
+
+fn attn_kv(row: u32, c: u32) -> vec4<f32> {
+    return kv[row + c];
 }
 
-fn attn_q(b: u32, t: u32, c: u32) -> f32 {
-    return qkv[attn_at(b, t, 0u, c)];
+fn attn_q(row: u32, c: u32) -> vec4<f32> {
+    if (PACKED == 1u) {
+        return kv[row + c];
+    }
+    return q[row + c];
 }
 
-fn attn_k(b: u32, t: u32, c: u32) -> f32 {
-    return qkv[attn_at(b, t, 1u, c)];
+fn attn_y(row: u32, c: u32) -> vec4<f32> {
+    return y[row + c];
 }
 
-fn attn_v(b: u32, t: u32, c: u32) -> f32 {
-    return qkv[attn_at(b, t, 2u, c)];
+fn attn_dy(row: u32, c: u32) -> vec4<f32> {
+    return dy[row + c];
 }
 
-fn attn_store(ix: u32, g: f32) {
-    dqkv[ix] = select(g, dqkv[ix] + g, params.accumulate != 0u);
+fn attn_store_y(row: u32, c: u32, value: vec4<f32>) {
+    y[row + c] = value;
 }
 
-@compute @workgroup_size(64)
+fn attn_store_dkv(row: u32, c: u32, value: vec4<f32>) {
+    dkv[row + c] = select(value, dkv[row + c] + value, params.accumulate_kv != 0u);
+}
+
+fn attn_store_dq(row: u32, c: u32, value: vec4<f32>) {
+    if (PACKED == 1u) {
+        dkv[row + c] = select(value, dkv[row + c] + value, params.accumulate_q != 0u);
+    } else {
+        dq[row + c] = select(value, dq[row + c] + value, params.accumulate_q != 0u);
+    }
+}
+
+@compute @workgroup_size(32)
 fn forward(@builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) num: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let i = index_group(wg, num) * 64u + lane;
-    if (i < params.batch * params.heads * params.queries) {
-        attn_forward(i);
-    }
+    attn_forward(index_group(wg, num), lane);
 }
 
-@compute @workgroup_size(64)
+@compute @workgroup_size(32)
 fn backward_delta(@builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) num: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let i = index_group(wg, num) * 64u + lane;
-    if (i < params.batch * params.heads * params.queries) {
-        attn_delta(i);
-    }
+    attn_delta(index_group(wg, num), lane);
 }
 
-@compute @workgroup_size(64)
-fn backward_queries(@builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) num: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let i = index_group(wg, num) * 64u + lane;
-    if (i < params.batch * params.heads * params.queries) {
-        let at = attn_place(i, params.queries);
-        var g = attn_query_gradient(i);
-        for (var c = 0u; c < HEAD_DIM; c++) {
-            attn_store(attn_at(at.x, at.z, 0u, at.y * HEAD_DIM + c), g[c]);
-        }
-    }
-}
-
-@compute @workgroup_size(64)
-fn backward_keys(@builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) num: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let i = index_group(wg, num) * 64u + lane;
-    if (i < params.batch * params.heads * params.keys) {
-        let at = attn_place(i, params.keys);
-        var g = attn_key_gradient(i);
-        for (var c = 0u; c < HEAD_DIM; c++) {
-            attn_store(attn_at(at.x, at.z, 1u, at.y * HEAD_DIM + c), g.dk[c]);
-            attn_store(attn_at(at.x, at.z, 2u, at.y * HEAD_DIM + c), g.dv[c]);
-        }
-    }
+@compute @workgroup_size(32)
+fn backward(@builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) num: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    attn_backward(index_group(wg, num), lane);
 }

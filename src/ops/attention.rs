@@ -1,4 +1,5 @@
-//! Multi-head attention with exact softmax: `y = softmax(q k^T / sqrt(d)) v` per example and head (Vaswani et al. 2017).
+//! Multi-head attention with exact softmax: `y = softmax(q k^T / sqrt(d)) v` per example and head (Vaswani et al.
+//! 2017, arXiv 1706.03762, equation 1).
 //!
 //! No map of scores is stored: forward keeps the log-sum-exp of every query's scores, and backward recomputes the
 //! probabilities from it (Dao et al. 2022, arXiv 2205.14135), once by queries and once by keys, so that no sum needs
@@ -6,112 +7,189 @@
 
 use crate::error::{Error, Result};
 use crate::kernel::{Args, Kernel, Real};
-use crate::ops::{Backward, Forward, Op, ParamGrad, Reads, Tensor, attention_f32};
-use crate::record::{Recording, Slice};
+use crate::ops::{Backward, Forward, Grad, Op, ParamGrad, Reads, Tensor, attention_f32};
+use crate::record::{Builder, Recording};
 use crate::shape::Shape;
 
-static PACKED: Kernels = Kernels {
+/// Head dims that are multiples of 4.
+static QUADS: Kernels = Kernels {
     forward: crate::kernel!("ops/attention", "forward", forward, attention_f32::forward),
-    delta: crate::kernel!("ops/attention", "backward_delta", delta),
-    queries: crate::kernel!("ops/attention", "backward_queries", backward_queries, attention_f32::backward),
-    keys: crate::kernel!("ops/attention", "backward_keys", backward_keys, attention_f32::nothing),
+    delta: crate::kernel!("ops/attention", "backward_delta", delta, attention_f32::delta),
+    backward: crate::kernel!("ops/attention", "backward", backward, attention_f32::backward),
 };
-static CROSS: Kernels = Kernels {
-    forward: crate::kernel!("ops/attention_cross", "forward", forward, attention_f32::forward),
-    delta: crate::kernel!("ops/attention_cross", "backward_delta", delta),
-    queries: crate::kernel!("ops/attention_cross", "backward_queries", backward_queries),
-    keys: crate::kernel!("ops/attention_cross", "backward_keys", backward_keys),
+/// All others.
+static ANY: Kernels = Kernels {
+    forward: crate::kernel!("ops/attention_any", "forward", forward, attention_f32::forward),
+    delta: crate::kernel!("ops/attention_any", "backward_delta", delta, attention_f32::delta),
+    backward: crate::kernel!("ops/attention_any", "backward", backward, attention_f32::backward),
 };
 
 struct Kernels {
     forward: Kernel,
     delta: Kernel,
-    queries: Kernel,
-    keys: Kernel,
+    backward: Kernel,
 }
 
-/// Which queries see which keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Full,
-    Causal,
-    Cross,
-}
+/// Rows of one head that a workgroup owns.
+const ROWS_PER_GROUP: usize = 32;
 
 /// Attention of H heads, width W = H * head dim.
 ///
 /// Self-attention takes qkv (B, T, 3 W), rows `[q | k | v]`; cross-attention takes q (B, Tq, W) and kv (B, Tk, 2 W), rows
-/// `[k | v]`. Heads are contiguous within each part. Result (B, Tq, W); saves the log-sum-exp (B, H, Tq).
+/// `[k | v]`. Heads are contiguous within each part. Result (B, Tq, W); saves the log-sum-exp (B, H, Tq). A query that
+/// sees no key gives zeros and has no gradient.
 #[derive(Clone, Copy, Debug)]
 pub struct Attention {
     heads: usize,
-    kind: Kind,
+    cross: bool,
+    causal: bool,
 }
 
 impl Attention {
     /// Every token sees every token.
     pub fn full(heads: usize) -> Self {
-        Attention { heads, kind: Kind::Full }
+        Attention { heads, cross: false, causal: false }
     }
 
     /// Every token sees itself and those before it.
     pub fn causal(heads: usize) -> Self {
-        Attention { heads, kind: Kind::Causal }
+        Attention { heads, cross: false, causal: true }
     }
 
     /// Queries of one sequence see all keys of another.
     pub fn cross(heads: usize) -> Self {
-        Attention { heads, kind: Kind::Cross }
+        Attention { heads, cross: true, causal: false }
     }
 
-    fn kernels(&self) -> &'static Kernels {
-        if self.kind == Kind::Cross { &CROSS } else { &PACKED }
+    /// The last query sees all keys, each one before it one key less: queries that continue a sequence.
+    pub fn cross_causal(heads: usize) -> Self {
+        Attention { heads, cross: true, causal: true }
     }
 
     fn dims(&self, inputs: &[Shape]) -> Option<Dims> {
-        let (batch, queries, keys, width) = match (self.kind, inputs) {
-            (Kind::Cross, [q, kv]) => match (q.dims(), kv.dims()) {
+        let (batch, queries, keys, width) = match (self.cross, inputs) {
+            (true, [q, kv]) => match (q.dims(), kv.dims()) {
                 (&[b, tq, w], &[b2, tk, w2]) if b == b2 && w2 == 2 * w => (b, tq, tk, w),
                 _ => return None,
             },
-            (Kind::Full | Kind::Causal, [qkv]) => match qkv.dims() {
+            (false, [qkv]) => match qkv.dims() {
                 &[b, t, w3] if w3 % 3 == 0 => (b, t, t, w3 / 3),
                 _ => return None,
             },
             _ => return None,
         };
         let fits = self.heads > 0 && width > 0 && width % self.heads == 0 && keys > 0;
-        fits.then(|| Dims { batch, queries, keys, heads: self.heads, head: width / self.heads })
-    }
-
-    /// Binds what every kernel of this op takes.
-    fn start<'r>(
-        &self,
-        rec: &'r mut Recording,
-        kernel: &'static Kernel,
-        dims: &Dims,
-        inputs: &[Slice],
-    ) -> crate::record::Builder<'r> {
-        let d = rec.dispatch(kernel).spec("HEAD_DIM", dims.head as u32);
-        let d = match self.kind {
-            Kind::Cross => d.bind("q", inputs[0]).bind("kv", inputs[1]),
-            _ => d.bind("qkv", inputs[0]),
-        };
-        d.n("batch", dims.batch)
-            .n("queries", dims.queries)
-            .n("keys", dims.keys)
-            .n("heads", dims.heads)
-            .n("causal", (self.kind == Kind::Causal) as usize)
-            .param("scale", 1.0 / (dims.head as f32).sqrt())
+        fits.then(|| Dims {
+            batch,
+            heads: self.heads,
+            queries,
+            keys,
+            head: width / self.heads,
+            causal: self.causal,
+            packed: !self.cross,
+        })
     }
 }
 
-struct Dims {
-    batch: usize,
-    queries: usize,
-    keys: usize,
-    heads: usize,
-    head: usize,
+/// Extents of one call.
+#[derive(Clone, Copy)]
+pub(super) struct Dims {
+    pub batch: usize,
+    pub heads: usize,
+    pub queries: usize,
+    pub keys: usize,
+    /// Channels of a head.
+    pub head: usize,
+    pub causal: bool,
+    /// Queries, keys and values are one tensor.
+    pub packed: bool,
+}
+
+impl Dims {
+    fn kernels(&self) -> &'static Kernels {
+        if self.head.is_multiple_of(4) { &QUADS } else { &ANY }
+    }
+
+    fn groups(&self, rows: usize) -> usize {
+        self.batch * self.heads * rows.div_ceil(ROWS_PER_GROUP)
+    }
+
+    /// Starts a dispatch with the params that every kernel takes.
+    fn start<'r>(&self, rec: &'r mut Recording, kernel: &'static Kernel) -> Builder<'r> {
+        rec.dispatch(kernel)
+            .spec("HEAD_DIM", self.head as u32)
+            .spec("PACKED", self.packed as u32)
+            .n("batch", self.batch)
+            .n("heads", self.heads)
+            .n("queries", self.queries)
+            .n("keys", self.keys)
+            .n("causal", self.causal as usize)
+            .n("q_row", self.q_row())
+            .n("kv_row", self.kv_row())
+            .n("k_at", self.k_at())
+            .param("scale", 1.0 / (self.head as f32).sqrt())
+    }
+
+    /// From the params of a dispatch and the length of a tensor (B, Tq, W).
+    pub fn of<F: Real>(a: &Args<'_, F>, len: usize) -> Self {
+        let (batch, heads, queries) = (a.n("batch"), a.n("heads"), a.n("queries"));
+        Dims {
+            batch,
+            heads,
+            queries,
+            keys: a.n("keys"),
+            head: len / (batch * heads * queries),
+            causal: a.n("causal") != 0,
+            packed: a.n("k_at") != 0,
+        }
+    }
+
+    /// Width of all heads.
+    pub fn width(&self) -> usize {
+        self.heads * self.head
+    }
+
+    /// Elements from one query to the next.
+    pub fn q_row(&self) -> usize {
+        if self.packed { 3 * self.width() } else { self.width() }
+    }
+
+    /// Elements from one key to the next.
+    pub fn kv_row(&self) -> usize {
+        if self.packed { 3 * self.width() } else { 2 * self.width() }
+    }
+
+    /// First channel of the keys; values follow them.
+    pub fn k_at(&self) -> usize {
+        if self.packed { self.width() } else { 0 }
+    }
+
+    /// Number of keys that query t sees: the first ones.
+    pub fn seen(&self, t: usize) -> usize {
+        if self.causal { (t + 1 + self.keys).saturating_sub(self.queries).min(self.keys) } else { self.keys }
+    }
+
+    /// Index of the first channel of a head: of query t in `q`, of key s and value s in `kv`, of row t in `y`.
+    pub fn q(&self, b: usize, h: usize, t: usize) -> usize {
+        (b * self.queries + t) * self.q_row() + h * self.head
+    }
+
+    pub fn k(&self, b: usize, h: usize, s: usize) -> usize {
+        (b * self.keys + s) * self.kv_row() + self.k_at() + h * self.head
+    }
+
+    pub fn v(&self, b: usize, h: usize, s: usize) -> usize {
+        self.k(b, h, s) + self.width()
+    }
+
+    pub fn y(&self, b: usize, h: usize, t: usize) -> usize {
+        (b * self.queries + t) * self.width() + h * self.head
+    }
+
+    /// Index into `lse` and `delta`.
+    pub fn statistic(&self, b: usize, h: usize, t: usize) -> usize {
+        (b * self.heads + h) * self.queries + t
+    }
 }
 
 impl Op for Attention {
@@ -121,14 +199,11 @@ impl Op for Attention {
 
     fn outputs(&self, inputs: &[Shape]) -> Result<Vec<Tensor>> {
         let Some(d) = self.dims(inputs) else {
-            let wanted = match self.kind {
-                Kind::Cross => "q (B, Tq, W) and kv (B, Tk, 2 W)",
-                _ => "qkv (B, T, 3 W)",
-            };
+            let wanted = if self.cross { "q (B, Tq, W) and kv (B, Tk, 2 W)" } else { "qkv (B, T, 3 W)" };
             let what = format!("needs {wanted} with W a multiple of {} heads, got {inputs:?}", self.heads);
             return Err(Error::shape("attention", what));
         };
-        let y = Tensor::float([d.batch, d.queries, d.heads * d.head]);
+        let y = Tensor::float([d.batch, d.queries, d.width()]);
         Ok(vec![y, Tensor::float([d.batch, d.heads, d.queries])])
     }
 
@@ -145,59 +220,68 @@ impl Op for Attention {
     }
 
     fn reads(&self) -> Reads {
-        Reads { inputs: if self.kind == Kind::Cross { vec![0, 1] } else { vec![0] }, outputs: vec![0, 1] }
+        Reads { inputs: if self.cross { vec![0, 1] } else { vec![0] }, outputs: vec![0, 1] }
+    }
+
+    fn scratch(&self, _inputs: &[Shape]) -> Vec<Tensor> {
+        // Stands for q where queries, keys and values are one tensor.
+        if self.cross { Vec::new() } else { vec![Tensor::float([1])] }
     }
 
     fn scratch_backward(&self, inputs: &[Shape]) -> Vec<Tensor> {
         let d = self.dims(inputs).expect("checked by outputs");
-        vec![Tensor::float([d.batch, d.heads, d.queries])]
+        // Delta, then what stands for q, and for gradients that are not wanted.
+        vec![Tensor::float([d.batch, d.heads, d.queries]), Tensor::float([1]), Tensor::float([1])]
     }
 
     fn forward(&self, rec: &mut Recording, io: &Forward<'_>) -> Result<()> {
         let d = self.dims(io.shapes).expect("checked by outputs");
-        self.start(rec, &self.kernels().forward, &d, io.inputs)
+        let (q, kv) = if self.cross { (io.inputs[0], io.inputs[1]) } else { (io.scratch[0], io.inputs[0]) };
+        d.start(rec, &d.kernels().forward)
+            .bind("q", q)
+            .bind("kv", kv)
             .bind("y", io.outputs[0])
             .bind("lse", io.outputs[1])
-            .n("accumulate", 0)
-            .threads(d.batch * d.heads * d.queries)
+            .n("query_groups", 0)
+            .n("accumulate_q", 0)
+            .n("accumulate_kv", 0)
+            .groups(d.groups(d.queries))
     }
 
     fn backward(&self, rec: &mut Recording, io: &Backward<'_>) -> Result<()> {
         let d = self.dims(io.shapes).expect("checked by outputs");
-        let kernels = self.kernels();
-        let rows = d.batch * d.heads * d.queries;
-        rec.dispatch(&kernels.delta)
-            .spec("HEAD_DIM", d.head as u32)
+        let (dq, dkv) = if self.cross { (io.dx[0], io.dx[1]) } else { (io.dx[0], io.dx[0]) };
+        let (query_groups, key_groups) = (
+            if dq.is_some() { d.groups(d.queries) } else { 0 },
+            if dkv.is_some() { d.groups(d.keys) } else { 0 },
+        );
+        if query_groups + key_groups == 0 {
+            return Ok(());
+        }
+        let (delta, place, other) = (io.scratch[0], io.scratch[1], io.scratch[2]);
+        d.start(rec, &d.kernels().delta)
             .bind("y", io.outputs[0])
             .bind("dy", io.dy)
-            .bind("delta", io.scratch[0])
-            .n("batch", d.batch)
-            .n("queries", d.queries)
-            .n("keys", d.keys)
-            .n("heads", d.heads)
-            .n("causal", 0)
-            .n("accumulate", 0)
-            .param("scale", 0.0f32)
-            .threads(rows)?;
-        let (dq, dkv, names) = match self.kind {
-            Kind::Cross => (io.dx[0], io.dx[1], ["dq", "dkv"]),
-            _ => (io.dx[0], io.dx[0], ["dqkv", "dqkv"]),
-        };
-        let passes = [
-            (dq, &kernels.queries, names[0], rows),
-            (dkv, &kernels.keys, names[1], d.batch * d.heads * d.keys),
-        ];
-        for (grad, kernel, name, threads) in passes {
-            let Some(grad) = grad else { continue };
-            self.start(rec, kernel, &d, io.inputs)
-                .bind("dy", io.dy)
-                .bind("lse", io.outputs[1])
-                .bind("delta", io.scratch[0])
-                .bind(name, grad.slice)
-                .param("accumulate", grad.flag())
-                .threads(threads)?;
-        }
-        Ok(())
+            .bind("delta", delta)
+            .n("query_groups", 0)
+            .n("accumulate_q", 0)
+            .n("accumulate_kv", 0)
+            .groups(d.groups(d.queries))?;
+        let (q, kv) = if self.cross { (io.inputs[0], io.inputs[1]) } else { (place, io.inputs[0]) };
+        let dq_slice = if self.cross { dq.map_or(other, |g| g.slice) } else { other };
+        let flag = |grad: Option<Grad>| grad.map_or(0, |g| g.flag());
+        d.start(rec, &d.kernels().backward)
+            .bind("q", q)
+            .bind("kv", kv)
+            .bind("dy", io.dy)
+            .bind("lse", io.outputs[1])
+            .bind("delta", delta)
+            .bind("dq", dq_slice)
+            .bind("dkv", dkv.map_or(place, |g| g.slice))
+            .n("query_groups", query_groups)
+            .param("accumulate_q", flag(dq))
+            .param("accumulate_kv", flag(dkv))
+            .groups(query_groups + key_groups)
     }
 
     fn flops(&self, inputs: &[Shape]) -> u64 {
@@ -206,98 +290,43 @@ impl Op for Attention {
     }
 }
 
-/// Where queries, keys and values of one call lie: tensor, first channel and distance between tokens.
-pub(super) struct Layout<'a, F> {
-    pub q: (&'a [F], usize, usize),
-    pub k: (&'a [F], usize, usize),
-    pub v: (&'a [F], usize, usize),
-}
-
-/// Extents of one call.
-#[derive(Clone, Copy)]
-pub(super) struct Call {
-    pub batch: usize,
-    pub queries: usize,
-    pub keys: usize,
-    pub heads: usize,
-    pub head: usize,
-    pub causal: bool,
-}
-
-impl Call {
-    /// The call's extents; the head dimension follows from a tensor (B, Tq, W).
-    pub fn new<F: Real>(a: &Args<'_, F>, width: usize) -> Self {
-        let heads = a.n("heads");
-        Call {
-            batch: a.n("batch"),
-            queries: a.n("queries"),
-            keys: a.n("keys"),
-            heads,
-            head: width / heads,
-            causal: a.n("causal") != 0,
-        }
-    }
-
-    pub fn width(&self) -> usize {
-        self.heads * self.head
-    }
-
-    /// Keys that query t sees.
-    pub fn seen(&self, t: usize) -> usize {
-        if self.causal { t + 1 } else { self.keys }
-    }
-}
-
-/// The operands of either module.
-pub(super) fn operands<'a, F: Real>(a: &mut Args<'a, F>, width: usize) -> Layout<'a, F> {
-    if a.has("qkv") {
-        let qkv: &'a [F] = a.input("qkv");
-        Layout { q: (qkv, 0, 3 * width), k: (qkv, width, 3 * width), v: (qkv, 2 * width, 3 * width) }
-    } else {
-        let (q, kv): (&'a [F], &'a [F]) = (a.input("q"), a.input("kv"));
-        Layout { q: (q, 0, width), k: (kv, 0, 2 * width), v: (kv, width, 2 * width) }
-    }
-}
-
-/// The row of token t, head h, example b.
-fn row<'a, F>(
-    c: &Call,
-    (x, channel, stride): (&'a [F], usize, usize),
-    tokens: usize,
-    b: usize,
-    h: usize,
-    t: usize,
-) -> &'a [F] {
-    &x[(b * tokens + t) * stride + channel + h * c.head..][..c.head]
-}
-
 fn dot<F: Real>(a: &[F], b: &[F]) -> F {
     a.iter().zip(b).map(|(&a, &b)| a * b).sum()
 }
 
+/// `to += factor * row`
+fn add<F: Real>(to: &mut [F], factor: F, row: &[F]) {
+    to.iter_mut().zip(row).for_each(|(t, &r)| *t += factor * r);
+}
+
+/// Every (example, head).
+fn heads(d: Dims) -> impl Iterator<Item = (usize, usize)> {
+    (0..d.batch).flat_map(move |b| (0..d.heads).map(move |h| (b, h)))
+}
+
+fn scale<F: Real>(d: &Dims) -> F {
+    F::of(d.head as f64).sqrt().recip()
+}
+
 fn forward<F: Real>(a: &mut Args<'_, F>) {
-    let y = a.output("y");
-    let c = Call::new(a, y.len() / (a.n("batch") * a.n("queries")));
-    let scale = F::one() / F::of(c.head as f64).sqrt();
-    let l = operands(a, c.width());
-    let lse = a.output("lse");
-    for b in 0..c.batch {
-        for h in 0..c.heads {
-            for t in 0..c.queries {
-                let q = row(&c, l.q, c.queries, b, h, t);
-                let scores: Vec<F> =
-                    (0..c.seen(t)).map(|s| scale * dot(q, row(&c, l.k, c.keys, b, h, s))).collect();
-                // Not `max`, which drops NaN.
-                let max = scores.iter().fold(F::min_value(), |m, &s| if s > m { s } else { m });
-                let sum: F = scores.iter().map(|&s| (s - max).exp()).sum();
-                lse[(b * c.heads + h) * c.queries + t] = max + sum.ln();
-                let y = &mut y[(b * c.queries + t) * c.width() + h * c.head..][..c.head];
-                y.fill(F::zero());
-                for (s, &score) in scores.iter().enumerate() {
-                    let p = (score - max).exp() / sum;
-                    let v = row(&c, l.v, c.keys, b, h, s);
-                    y.iter_mut().zip(v).for_each(|(y, &v)| *y += p * v);
-                }
+    let (q, kv, y, lse) = (a.input("q"), a.input("kv"), a.output("y"), a.output("lse"));
+    let d = Dims::of(a, y.len());
+    let q = if d.packed { kv } else { q };
+    let scale: F = scale(&d);
+    for (b, h) in heads(d) {
+        for t in 0..d.queries {
+            let row = &q[d.q(b, h, t)..][..d.head];
+            let scores: Vec<F> =
+                (0..d.seen(t)).map(|s| scale * dot(row, &kv[d.k(b, h, s)..][..d.head])).collect();
+            // Not `max`, which drops NaN.
+            let top = scores.iter().fold(F::min_value(), |m, &s| if s > m { s } else { m });
+            let shares: Vec<F> = scores.iter().map(|&s| (s - top).exp()).collect();
+            let sum: F = shares.iter().copied().sum();
+            lse[d.statistic(b, h, t)] = if scores.is_empty() { F::zero() } else { top + sum.ln() };
+            let y = &mut y[d.y(b, h, t)..][..d.head];
+            y.fill(F::zero());
+            for (s, &share) in shares.iter().enumerate() {
+                add(y, share / sum, &kv[d.v(b, h, s)..][..d.head]);
             }
         }
     }
@@ -305,97 +334,60 @@ fn forward<F: Real>(a: &mut Args<'_, F>) {
 
 fn delta<F: Real>(a: &mut Args<'_, F>) {
     let (y, dy, delta) = (a.input("y"), a.input("dy"), a.output("delta"));
-    let c = Call::new(a, y.len() / (a.n("batch") * a.n("queries")));
-    for (i, delta) in delta.iter_mut().enumerate() {
-        let (b, h, t) = (i / c.queries / c.heads, i / c.queries % c.heads, i % c.queries);
-        let at = (b * c.queries + t) * c.width() + h * c.head;
-        *delta = dot(&y[at..][..c.head], &dy[at..][..c.head]);
+    let d = Dims::of(a, y.len());
+    for (b, h) in heads(d) {
+        for t in 0..d.queries {
+            let at = d.y(b, h, t);
+            delta[d.statistic(b, h, t)] = dot(&y[at..][..d.head], &dy[at..][..d.head]);
+        }
     }
 }
 
-/// What both passes of backward need of a pair: probability and gradient of its score.
-struct Pairs<'a, F> {
-    c: Call,
-    l: Layout<'a, F>,
-    dy: &'a [F],
-    lse: &'a [F],
-    delta: &'a [F],
-    scale: F,
-}
-
-impl<'a, F: Real> Pairs<'a, F> {
-    fn new(a: &mut Args<'a, F>) -> Self {
-        let dy: &'a [F] = a.input("dy");
-        let c = Call::new(a, dy.len() / (a.n("batch") * a.n("queries")));
-        let scale = F::one() / F::of(c.head as f64).sqrt();
-        let l = operands(a, c.width());
-        Pairs { c, l, dy, lse: a.input("lse"), delta: a.input("delta"), scale }
-    }
-
-    fn dy(&self, b: usize, h: usize, t: usize) -> &'a [F] {
-        row(&self.c, (self.dy, 0, self.c.width()), self.c.queries, b, h, t)
-    }
-
-    fn pair(&self, b: usize, h: usize, t: usize, s: usize) -> (F, F) {
-        let c = &self.c;
-        let score = self.scale * dot(row(c, self.l.q, c.queries, b, h, t), row(c, self.l.k, c.keys, b, h, s));
-        let i = (b * c.heads + h) * c.queries + t;
-        let p = (score - self.lse[i]).exp();
-        let dp = dot(self.dy(b, h, t), row(c, self.l.v, c.keys, b, h, s));
-        (p, p * (dp - self.delta[i]) * self.scale)
-    }
-}
-
-/// Writes or adds one head's row of a gradient.
-fn store<F: Real>(to: &mut [F], values: &[F], accumulate: bool) {
-    for (d, &g) in to.iter_mut().zip(values) {
-        *d = if accumulate { *d + g } else { g };
-    }
-}
-
-fn backward_queries<F: Real>(a: &mut Args<'_, F>) {
-    let accumulate = a.n("accumulate") != 0;
-    let (dq, stride) = if a.has("dqkv") { (a.output("dqkv"), 3) } else { (a.output("dq"), 1) };
-    let pairs = Pairs::new(a);
-    let c = pairs.c;
-    for b in 0..c.batch {
-        for h in 0..c.heads {
-            for t in 0..c.queries {
-                let mut sum = vec![F::zero(); c.head];
-                for s in 0..c.seen(t) {
-                    let (_, ds) = pairs.pair(b, h, t, s);
-                    let k = row(&c, pairs.l.k, c.keys, b, h, s);
-                    sum.iter_mut().zip(k).for_each(|(d, &k)| *d += ds * k);
-                }
-                let at = (b * c.queries + t) * c.width() * stride + h * c.head;
-                store(&mut dq[at..][..c.head], &sum, accumulate);
+/// `dq_t = scale sum_s ds k_s`, `dk_s = scale sum_t ds q_t`, `dv_s = sum_t p dy_t`, with `p = e^(score - lse)` and
+/// `ds = p (dy_t . v_s - delta_t)`.
+fn backward<F: Real>(a: &mut Args<'_, F>) {
+    let (q, kv, dy) = (a.input("q"), a.input("kv"), a.input("dy"));
+    let (lse, delta) = (a.input("lse"), a.input("delta"));
+    let (dq, dkv) = (a.output("dq"), a.output("dkv"));
+    let d = Dims::of(a, dy.len());
+    let q = if d.packed { kv } else { q };
+    let scale: F = scale(&d);
+    let (queries_wanted, keys_wanted) = wanted(a, &d, dkv.len());
+    let [keep_q, keep_kv] = ["accumulate_q", "accumulate_kv"].map(|flag| a.n(flag) != 0);
+    let store = |to: &mut [F], values: &[F], keep: bool| {
+        to.iter_mut().zip(values).for_each(|(t, &v)| *t = if keep { *t + v } else { v });
+    };
+    for (b, h) in heads(d) {
+        let zeros = |rows: usize| vec![F::zero(); rows * d.head];
+        let (mut sum_q, mut sum_k, mut sum_v) = (zeros(d.queries), zeros(d.keys), zeros(d.keys));
+        for t in 0..d.queries {
+            let (row, g) = (&q[d.q(b, h, t)..][..d.head], &dy[d.y(b, h, t)..][..d.head]);
+            let i = d.statistic(b, h, t);
+            for s in 0..d.seen(t) {
+                let (k, v) = (&kv[d.k(b, h, s)..][..d.head], &kv[d.v(b, h, s)..][..d.head]);
+                let p = (scale * dot(row, k) - lse[i]).exp();
+                let ds = scale * p * (dot(g, v) - delta[i]);
+                add(&mut sum_q[t * d.head..][..d.head], ds, k);
+                add(&mut sum_k[s * d.head..][..d.head], ds, row);
+                add(&mut sum_v[s * d.head..][..d.head], p, g);
+            }
+        }
+        if queries_wanted {
+            let dq = if d.packed { &mut *dkv } else { &mut *dq };
+            for (t, sum) in sum_q.chunks(d.head).enumerate() {
+                store(&mut dq[d.q(b, h, t)..][..d.head], sum, keep_q);
+            }
+        }
+        if keys_wanted {
+            for (s, (k, v)) in sum_k.chunks(d.head).zip(sum_v.chunks(d.head)).enumerate() {
+                store(&mut dkv[d.k(b, h, s)..][..d.head], k, keep_kv);
+                store(&mut dkv[d.v(b, h, s)..][..d.head], v, keep_kv);
             }
         }
     }
 }
 
-fn backward_keys<F: Real>(a: &mut Args<'_, F>) {
-    let accumulate = a.n("accumulate") != 0;
-    let packed = a.has("dqkv");
-    let dkv = if packed { a.output("dqkv") } else { a.output("dkv") };
-    let pairs = Pairs::new(a);
-    let c = pairs.c;
-    let (stride, k_at, v_at) =
-        if packed { (3 * c.width(), c.width(), 2 * c.width()) } else { (2 * c.width(), 0, c.width()) };
-    for b in 0..c.batch {
-        for h in 0..c.heads {
-            for s in 0..c.keys {
-                let (mut dk, mut dv) = (vec![F::zero(); c.head], vec![F::zero(); c.head]);
-                for t in (0..c.queries).filter(|&t| s < c.seen(t)) {
-                    let (p, ds) = pairs.pair(b, h, t, s);
-                    let q = row(&c, pairs.l.q, c.queries, b, h, t);
-                    dk.iter_mut().zip(q).for_each(|(d, &q)| *d += ds * q);
-                    dv.iter_mut().zip(pairs.dy(b, h, t)).for_each(|(d, &g)| *d += p * g);
-                }
-                let at = (b * c.keys + s) * stride + h * c.head;
-                store(&mut dkv[at + k_at..][..c.head], &dk, accumulate);
-                store(&mut dkv[at + v_at..][..c.head], &dv, accumulate);
-            }
-        }
-    }
+/// Whether a backward dispatch gives the gradients by queries, and by keys and values.
+pub(super) fn wanted<F: Real>(a: &Args<'_, F>, d: &Dims, len_dkv: usize) -> (bool, bool) {
+    (a.n("query_groups") > 0, len_dkv >= d.batch * d.keys * d.kv_row())
 }

@@ -133,36 +133,53 @@ pub(crate) fn erf(x: f32) -> f32 {
     if x <= -4.0 { -1.0 } else { y }
 }
 
-widest! {
-    /// Turns a row of scores into `e^(scale s - top)` and returns their sum.
-    pub(crate) fn exp_row(row: &mut [f32], scale: f32, top: f32) -> f32 {
-        let mut lanes = [0.0; LANES];
-        let mut blocks = row.chunks_exact_mut(LANES);
-        for block in &mut blocks {
-            for i in 0..LANES {
-                block[i] = exp(block[i] * scale - top);
-                lanes[i] += block[i];
-            }
+/// Turns a row of scores into `e^(scale s - top)` and returns their sum.
+#[inline(always)]
+pub(crate) fn exp_sum(row: &mut [f32], scale: f32, top: f32) -> f32 {
+    let mut lanes = [0.0; LANES];
+    let mut blocks = row.chunks_exact_mut(LANES);
+    for block in &mut blocks {
+        for i in 0..LANES {
+            block[i] = exp(block[i] * scale - top);
+            lanes[i] += block[i];
         }
-        for (lane, x) in lanes.iter_mut().zip(blocks.into_remainder()) {
-            *x = exp(*x * scale - top);
-            *lane += *x;
-        }
-        total(lanes)
     }
+    for (lane, x) in lanes.iter_mut().zip(blocks.into_remainder()) {
+        *x = exp(*x * scale - top);
+        *lane += *x;
+    }
+    total(lanes)
+}
 
-    /// The largest value that is not NaN; the lowest float for an empty row.
-    pub(crate) fn max_row(row: &[f32]) -> f32 {
-        let mut lanes = [f32::MIN; LANES];
-        let blocks = row.chunks_exact(LANES);
-        let tail = blocks.remainder();
-        for block in blocks {
-            for i in 0..LANES {
-                lanes[i] = if block[i] > lanes[i] { block[i] } else { lanes[i] };
-            }
+/// The largest value that is not NaN; the lowest float if there is none.
+#[inline(always)]
+pub(crate) fn largest(row: &[f32]) -> f32 {
+    let mut lanes = [f32::MIN; LANES];
+    let blocks = row.chunks_exact(LANES);
+    let tail = blocks.remainder();
+    for block in blocks {
+        for i in 0..LANES {
+            lanes[i] = if block[i] > lanes[i] { block[i] } else { lanes[i] };
         }
-        tail.iter().chain(&lanes).fold(f32::MIN, |m, &x| if x > m { x } else { m })
     }
+    tail.iter().chain(&lanes).fold(f32::MIN, |m, &x| if x > m { x } else { m })
+}
+
+/// `sum a_i b_i`; element i goes to lane i mod 16.
+#[inline(always)]
+pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut lanes = [0.0; LANES];
+    let (a_blocks, b_blocks) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
+    let (a_tail, b_tail) = (a_blocks.remainder(), b_blocks.remainder());
+    for (a, b) in a_blocks.zip(b_blocks) {
+        for i in 0..LANES {
+            lanes[i] += a[i] * b[i];
+        }
+    }
+    for ((lane, a), b) in lanes.iter_mut().zip(a_tail).zip(b_tail) {
+        *lane += a * b;
+    }
+    total(lanes)
 }
 
 #[cfg(test)]
