@@ -10,6 +10,7 @@ pub mod graph;
 pub mod kernel;
 pub mod model;
 pub mod ops;
+pub mod optim;
 pub mod privacy;
 pub mod record;
 pub mod rng;

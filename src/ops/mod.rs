@@ -30,6 +30,8 @@ pub mod weight_grad;
 
 use std::fmt::Debug;
 
+pub(crate) use fast::widest;
+
 use crate::error::Result;
 use crate::record::{DType, Recording, Slice};
 use crate::shape::Shape;

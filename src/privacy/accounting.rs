@@ -1,1 +1,0 @@
-//! What a mechanism costs: events, accountants, calibration.

@@ -1,0 +1,214 @@
+//! Standard normals by arena element: the twin of `shaders/lib/noise.wgsl`.
+//!
+//! Element e of a step draws from ChaCha20 block `e / 16` of the step's stream: words 2 j and 2 j + 1 give elements
+//! 2 j and 2 j + 1 by Box and Muller (1958). So noise does not depend on tiling, padding, chunks or device, up to the
+//! rounding of logarithm, sine and cosine. `u` is in (0, 1]: `|z| <= sqrt(2 ln 2^32) < 6.7`, a tail that a true normal
+//! leaves with probability 3e-11.
+
+use rayon::prelude::*;
+
+use crate::kernel::Real;
+use crate::ops::widest;
+use crate::rng::Key;
+
+/// Elements of one ChaCha20 block.
+pub const BLOCK: usize = 16;
+
+/// What the kernels read of a step's stream: key, block offset, stream number.
+#[derive(Clone, Copy)]
+pub struct StreamWords(pub [u32; 12]);
+
+impl StreamWords {
+    /// The words of stream `step` of a key, from its block `offset` on.
+    pub fn new(key: &Key, step: u64, offset: u64) -> Self {
+        let mut words = [0; 12];
+        words[..8].copy_from_slice(&key.words());
+        words[8..].copy_from_slice(&[offset as u32, (offset >> 32) as u32, step as u32, (step >> 32) as u32]);
+        StreamWords(words)
+    }
+}
+
+/// Blocks computed side by side.
+const LANES: usize = 16;
+
+#[inline(always)]
+fn quarter(s: &mut [[u32; LANES]; 16], [a, b, c, d]: [usize; 4]) {
+    for l in 0..LANES {
+        s[a][l] = s[a][l].wrapping_add(s[b][l]);
+        s[d][l] = (s[d][l] ^ s[a][l]).rotate_left(16);
+        s[c][l] = s[c][l].wrapping_add(s[d][l]);
+        s[b][l] = (s[b][l] ^ s[c][l]).rotate_left(12);
+        s[a][l] = s[a][l].wrapping_add(s[b][l]);
+        s[d][l] = (s[d][l] ^ s[a][l]).rotate_left(8);
+        s[c][l] = s[c][l].wrapping_add(s[d][l]);
+        s[b][l] = (s[b][l] ^ s[c][l]).rotate_left(7);
+    }
+}
+
+/// Words of `LANES` consecutive ChaCha20 blocks, word by word.
+#[inline(always)]
+fn chacha(stream: &[u32], block: u32) -> [[u32; LANES]; 16] {
+    let mut start = [[0; LANES]; 16];
+    for (word, constant) in start.iter_mut().zip([0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574]) {
+        *word = [constant; LANES];
+    }
+    for i in 0..8 {
+        start[4 + i] = [stream[i]; LANES];
+    }
+    let offset = stream[8] as u64 | (stream[9] as u64) << 32;
+    for l in 0..LANES {
+        let counter = offset.wrapping_add(block as u64 + l as u64);
+        start[12][l] = counter as u32;
+        start[13][l] = (counter >> 32) as u32;
+    }
+    start[14] = [stream[10]; LANES];
+    start[15] = [stream[11]; LANES];
+    let mut s = start;
+    for _ in 0..10 {
+        for i in 0..4 {
+            quarter(&mut s, [i, 4 + i, 8 + i, 12 + i]);
+        }
+        for i in 0..4 {
+            quarter(&mut s, [i, 4 + (i + 1) % 4, 8 + (i + 2) % 4, 12 + (i + 3) % 4]);
+        }
+    }
+    for (word, first) in s.iter_mut().zip(start) {
+        word.iter_mut().zip(first).for_each(|(w, f)| *w = w.wrapping_add(f));
+    }
+    s
+}
+
+/// The definition: two normals from two words.
+fn pair<F: Real>(a: u32, b: u32) -> (F, F) {
+    let u = F::of((a as f64 + 1.0) * 2f64.powi(-32));
+    let angle = F::of(b as f64 * 2f64.powi(-32) * std::f64::consts::TAU);
+    let r = (F::of(-2.0) * u.ln()).sqrt();
+    (r * angle.cos(), r * angle.sin())
+}
+
+/// Calls `f` with every element's index and normal, by the definition: `n` elements from block `block` on.
+pub(crate) fn each<F: Real>(stream: &[u32], block: usize, n: usize, mut f: impl FnMut(usize, F)) {
+    for first in (0..n.div_ceil(BLOCK)).step_by(LANES) {
+        let words = chacha(stream, (block + first) as u32);
+        for l in 0..LANES {
+            for j in 0..BLOCK / 2 {
+                let (z0, z1) = pair(words[2 * j][l], words[2 * j + 1][l]);
+                let e = (first + l) * BLOCK + 2 * j;
+                if e + 1 < n {
+                    f(e, z0);
+                    f(e + 1, z1);
+                }
+            }
+        }
+    }
+}
+
+/// The formulas of the shader, branch-free.
+#[inline(always)]
+fn fast_pair(a: u32, b: u32) -> (f32, f32) {
+    let u = (a as f32 + 1.0) * 2.328_306_4e-10;
+    let bits = u.to_bits().wrapping_sub(0x3f35_04f3);
+    let e = ((bits as i32) >> 23) as f32;
+    let m = f32::from_bits((bits & 0x007f_ffff).wrapping_add(0x3f35_04f3));
+    let s = (m - 1.0) / (m + 1.0);
+    let q = s * s;
+    let artanh = s * (2.0 + q * (2.0 / 3.0 + q * (0.4 + q * (2.0 / 7.0 + q * (2.0 / 9.0)))));
+    let ln = e * std::f32::consts::LN_2 + artanh;
+    let r2 = -2.0 * ln;
+    let r = if r2 > 0.0 { r2 } else { 0.0 }.sqrt();
+    let shifted = b.wrapping_add(0x2000_0000);
+    let quarter = shifted >> 30;
+    let x = ((shifted & 0x3fff_ffff) as i32 - 0x2000_0000) as f32 * 1.462_918_1e-9;
+    let q = x * x;
+    let s = x * (1.0 + q * (-1.0 / 6.0 + q * (1.0 / 120.0 + q * (-1.0 / 5040.0 + q * (1.0 / 362_880.0)))));
+    let c = 1.0 + q * (-0.5 + q * (1.0 / 24.0 + q * (-1.0 / 720.0 + q * (1.0 / 40_320.0))));
+    let odd = quarter & 1 != 0;
+    let cosine = if odd { s } else { c } * if quarter == 1 || quarter == 2 { -1.0 } else { 1.0 };
+    let sine = if odd { c } else { s } * if quarter >= 2 { -1.0 } else { 1.0 };
+    (r * cosine, r * sine)
+}
+
+widest! {
+    /// Fills `out` (at most [`LANES`] blocks) with the normals from block `block` on.
+    pub(crate) fn fill_lanes(stream: &[u32], block: u32, out: &mut [f32]) {
+        let words = chacha(stream, block);
+        let mut z = [[0.0f32; LANES]; 16];
+        for j in 0..BLOCK / 2 {
+            for l in 0..LANES {
+                (z[2 * j][l], z[2 * j + 1][l]) = fast_pair(words[2 * j][l], words[2 * j + 1][l]);
+            }
+        }
+        for (e, out) in out.iter_mut().enumerate() {
+            *out = z[e % BLOCK][e / BLOCK];
+        }
+    }
+}
+
+/// Elements that [`shares`] hands out at once.
+pub(crate) const SHARE: usize = LANES * BLOCK * 16;
+
+/// Fills `out` with the normals from block `block` on, fast. A multiple of 16 elements.
+pub(crate) fn fill(stream: &[u32], block: usize, out: &mut [f32]) {
+    for (i, out) in out.chunks_mut(LANES * BLOCK).enumerate() {
+        fill_lanes(stream, (block + i * LANES) as u32, out);
+    }
+}
+
+/// Adds `std * z` to `grad` on all threads.
+pub(crate) fn add(stream: &[u32], block: usize, std: f32, grad: &mut [f32]) {
+    grad.par_chunks_mut(SHARE).enumerate().for_each(|(i, grad)| {
+        let mut z = [0.0; SHARE];
+        let z = &mut z[..grad.len()];
+        fill(stream, block + i * (SHARE / BLOCK), z);
+        grad.iter_mut().zip(z).for_each(|(g, z)| *g += std * *z);
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use rand_core::Rng;
+
+    use super::*;
+
+    #[test]
+    fn words_are_those_of_rand_chacha() {
+        for (seed, step, offset) in
+            [(1, 0, 0), (2, 7, 3), (3, u64::MAX, (1 << 32) - 5), (4, 1 << 40, 1 << 33)]
+        {
+            let key = Key::from_seed(seed);
+            let words = chacha(&StreamWords::new(&key, step, offset).0, 2);
+            let mut rng = key.stream(step);
+            rng.set_word_pos((offset as u128 + 2) * 16);
+            for l in 0..LANES {
+                for (w, word) in words.iter().enumerate() {
+                    assert_eq!(word[l], rng.next_u32(), "seed {seed} block {l} word {w}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn extreme_words_give_finite_normals() {
+        for a in [0, 1, u32::MAX / 2, u32::MAX - 1, u32::MAX] {
+            for b in [0, 1, 1 << 29, 1 << 30, 1 << 31, 3 << 30, u32::MAX] {
+                let (want, got) = (pair::<f64>(a, b), fast_pair(a, b));
+                // Near u = 1 the radius is near 0 and f32 knows u to 6e-8 only, hence the radius to 3.5e-4.
+                let tol = if want.0.hypot(want.1) < 0.05 { 4e-4 } else { 3e-6 };
+                for (w, g) in [(want.0, got.0), (want.1, got.1)] {
+                    assert!((w - g as f64).abs() <= tol && w.abs() < 6.7, "{a} {b}: {g} against {w}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn fast_and_plain_agree_in_any_cut() {
+        let words = StreamWords::new(&Key::from_seed(9), 4, 0).0;
+        let mut all = vec![0.0f32; 16 * 100];
+        fill(&words, 0, &mut all);
+        each::<f64>(&words, 0, all.len(), |e, z| assert!((all[e] as f64 - z).abs() <= 3e-6, "{e}"));
+        let mut part = vec![0.0f32; 16 * 37];
+        fill(&words, 41, &mut part);
+        assert_eq!(part, all[41 * 16..78 * 16]);
+    }
+}
