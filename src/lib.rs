@@ -15,6 +15,7 @@ pub mod privacy;
 pub mod record;
 pub mod rng;
 pub mod shape;
+pub mod train;
 pub mod wgsl;
 
 pub use error::{Error, Result};

@@ -202,9 +202,15 @@ impl Recipe {
         }
         match (&self.data.path, self.data.synthetic) {
             (Some(path), true) => {
-                return Err(Error::invalid("data.path", path.display(), "data is synthetic: leave one of the two out"));
+                return Err(Error::invalid(
+                    "data.path",
+                    path.display(),
+                    "data is synthetic: leave one of the two out",
+                ));
             }
-            (None, false) => return Err(Error::invalid("data.path", "", "name the data, or set data.synthetic = true")),
+            (None, false) => {
+                return Err(Error::invalid("data.path", "", "name the data, or set data.synthetic = true"));
+            }
             _ => {}
         }
         let Some(p) = &self.privacy else { return Ok(()) };
@@ -236,9 +242,9 @@ fn explain(error: &toml::de::Error, text: &str) -> String {
     };
     let names: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     if let (true, Some((unknown, known))) = (message.starts_with("unknown field"), names.split_first()) {
-        let nearest = known.iter().max_by(|a, b| {
-            strsim::jaro_winkler(unknown, a).total_cmp(&strsim::jaro_winkler(unknown, b))
-        });
+        let nearest = known
+            .iter()
+            .max_by(|a, b| strsim::jaro_winkler(unknown, a).total_cmp(&strsim::jaro_winkler(unknown, b)));
         if let Some(nearest) = nearest {
             what.push_str(&format!("; did you mean `{nearest}`?"));
         }

@@ -1,0 +1,253 @@
+//! One model on one device, ready for logical steps: the only place that runs a training step.
+
+use crate::checkpoint::{Checkpoint, Tensor};
+use crate::error::{Error, Result};
+use crate::graph::{Graph, Memory, Mode, Options, Plan, Value};
+use crate::model::init_values;
+use crate::optim::{Update, adamw::AdamW};
+use crate::privacy::clip::{ClipCounts, Clipped};
+use crate::privacy::config::PrivacyConfig;
+use crate::privacy::noise::{Gradient, NoisyGrad, PlainGrad};
+use crate::record::{Engine, Program, Recording, Session, Slice};
+use crate::rng::{Key, Purpose};
+
+/// Under which guarantee a model is trained.
+#[derive(Clone, Copy, Debug)]
+pub enum Guarantee<'a> {
+    /// Differentially private, by this mechanism.
+    Private(&'a PrivacyConfig),
+    /// None: gradients are averaged over `batch` examples as they are.
+    NotPrivate {
+        /// Logical batch size, the divisor of the gradient.
+        batch: f64,
+    },
+}
+
+/// Settings of speed and memory. They cannot reach the mechanism.
+#[derive(Clone, Debug, Default)]
+pub struct Performance {
+    /// Refuse a plan over this many bytes.
+    pub memory: Option<u64>,
+    /// Values to read after a physical batch (pictures of reconstructions).
+    pub fetch: Vec<Value>,
+}
+
+/// A model on a device.
+pub struct Stepper {
+    session: Box<dyn Session>,
+    plan: Plan,
+    zero: Program,
+    physical: Program,
+    forward: Program,
+    update: Program,
+    rules: Update,
+    clipped: Option<Clipped>,
+    gradient: Gradient,
+    noise_key: Option<Key>,
+    loss: Slice,
+    fetched: Vec<Slice>,
+}
+
+impl Stepper {
+    /// Lowers `graph`, allocates its memory on `engine` and records forward, backward, clip, sums, noise and AdamW.
+    /// `key` is the run's key: noise is drawn from its noise stream. Parameters are zero until
+    /// [`Stepper::initialise`] or [`Stepper::load`].
+    ///
+    /// # Errors
+    /// [`Error::Mixes`] if a private graph mixes examples; [`Error::Limit`] if memory does not suffice; the engine's.
+    pub fn new(
+        engine: &dyn Engine,
+        graph: &Graph,
+        loss: Value,
+        guarantee: Guarantee<'_>,
+        optimizer: &AdamW,
+        performance: &Performance,
+        key: &Key,
+    ) -> Result<Self> {
+        let mode = match guarantee {
+            Guarantee::Private(_) => Mode::PerExample { loss },
+            Guarantee::NotPrivate { .. } => Mode::Plain { loss },
+        };
+        let fetch: Vec<Value> = std::iter::once(loss).chain(performance.fetch.iter().copied()).collect();
+        let options = Options::new(mode, engine).fetch(&fetch).memory(performance.memory);
+        let mut plan = graph.lower(&options)?;
+        let (physical, clipped, gradient, noise_key) = match guarantee {
+            Guarantee::Private(config) => {
+                let clipped = Clipped::new(&mut plan, config.clip())?;
+                let noisy = NoisyGrad::new(clipped.sum.clone(), config, &mut plan.layout)?;
+                let key = key.derive(Purpose::Noise);
+                (clipped.physical.clone(), Some(clipped), Gradient::from(noisy), Some(key))
+            }
+            Guarantee::NotPrivate { batch } => {
+                let mut physical = Recording::new();
+                physical.append(&plan.forward);
+                physical.append(&plan.backward);
+                physical.append(&plan.sums);
+                let plain = PlainGrad::not_private(&plan.chunks, batch);
+                (physical, None, Gradient::from(plain), None)
+            }
+        };
+        let rules = optimizer.record(&mut plan.layout, &gradient)?;
+        if let Some(allowed) = performance.memory
+            && plan.layout.bytes() > allowed
+        {
+            return Err(Error::Limit {
+                what: format!("a physical batch of {} with the optimiser's state", plan.batch),
+                needed: plan.layout.bytes(),
+                allowed,
+            });
+        }
+        let mut session = engine.open(&plan.layout)?;
+        if let Some((slice, words)) = &plan.segments {
+            session.write_u32(*slice, words)?;
+        }
+        let zero = session.prepare(&plan.zero)?;
+        let physical = session.prepare(&physical)?;
+        let forward = session.prepare(&plan.forward)?;
+        let update = session.prepare(&rules.recording)?;
+        let (loss, fetched) = (plan.fetched[0], plan.fetched[1..].to_vec());
+        Ok(Stepper {
+            session,
+            plan,
+            zero,
+            physical,
+            forward,
+            update,
+            rules,
+            clipped,
+            gradient,
+            noise_key,
+            loss,
+            fetched,
+        })
+    }
+
+    /// The lowered plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The memory of the session, for inputs.
+    pub fn session(&mut self) -> &mut dyn Session {
+        self.session.as_mut()
+    }
+
+    /// Planned bytes: the model's, without the optimiser's state.
+    pub fn memory(&self) -> Memory {
+        self.plan.memory
+    }
+
+    /// Bytes of everything allocated on the device.
+    pub fn bytes(&self) -> u64 {
+        self.plan.layout.bytes()
+    }
+
+    /// Fresh parameters from the run's key.
+    ///
+    /// # Errors
+    /// The session's.
+    pub fn initialise(&mut self, run_key: &Key) -> Result<()> {
+        let key = run_key.derive(Purpose::Init);
+        for (i, slot) in self.plan.params.iter().enumerate() {
+            self.session.write(slot.values, &init_values(&slot.spec, i, &key))?;
+        }
+        Ok(())
+    }
+
+    /// Parameters from a checkpoint; optimiser state too if `state` is set.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] for a missing or misshaped tensor.
+    pub fn load(&mut self, file: &Checkpoint, path: &std::path::Path, state: bool) -> Result<()> {
+        for slot in &self.plan.params {
+            self.session.write(slot.values, file.get(path, &slot.spec.name, &slot.spec.shape)?)?;
+        }
+        for (name, slice) in self.rules.state.iter().filter(|_| state) {
+            self.session.write(*slice, file.get(path, &format!("optimizer.{name}"), &[slice.len].into())?)?;
+        }
+        Ok(())
+    }
+
+    /// Parameters as a checkpoint; optimiser state too if `state` is set.
+    ///
+    /// # Errors
+    /// The session's.
+    pub fn save(&mut self, state: bool) -> Result<Checkpoint> {
+        let mut out = Checkpoint::default();
+        for slot in &self.plan.params {
+            let values = self.session.read(slot.values)?;
+            out.tensors.insert(slot.spec.name.clone(), Tensor { shape: slot.spec.shape.clone(), values });
+        }
+        for (name, slice) in self.rules.state.iter().filter(|_| state) {
+            let values = self.session.read(*slice)?;
+            out.tensors.insert(format!("optimizer.{name}"), Tensor { shape: [slice.len].into(), values });
+        }
+        Ok(out)
+    }
+
+    /// Starts a logical batch: the gradient sum is zero.
+    ///
+    /// # Errors
+    /// The session's.
+    pub fn begin(&mut self) -> Result<()> {
+        self.session.run(self.zero)
+    }
+
+    /// Adds the physical batch whose inputs were written. `weights` (B): 1, or 0 for padding and what could not be
+    /// decoded.
+    ///
+    /// # Errors
+    /// The session's.
+    pub fn accumulate(&mut self, weights: &[f32]) -> Result<()> {
+        self.session.write(self.plan.weights.expect("a training plan has weights"), weights)?;
+        self.session.run(self.physical)
+    }
+
+    /// Ends a logical batch: noise and optimiser. A batch without any example is a step like any other.
+    ///
+    /// # Errors
+    /// The session's.
+    pub fn finish(&mut self, step: u64, learning_rate: f64) -> Result<()> {
+        if let (Gradient::Noisy(noisy), Some(key)) = (&self.gradient, &self.noise_key) {
+            noisy.begin_step(self.session.as_mut(), key, step)?;
+        }
+        self.rules.begin_step(self.session.as_mut(), step, learning_rate)?;
+        self.session.run(self.update)
+    }
+
+    /// Waits until the device is done.
+    ///
+    /// # Errors
+    /// The session's.
+    pub fn wait(&mut self) -> Result<()> {
+        self.session.wait()
+    }
+
+    /// Forward alone over the inputs that were written; returns the extra fetched values.
+    ///
+    /// # Errors
+    /// The session's.
+    pub fn predict(&mut self) -> Result<Vec<Vec<f32>>> {
+        self.session.run(self.forward)?;
+        self.fetched.clone().into_iter().map(|s| self.session.read(s)).collect()
+    }
+
+    /// Per-example losses of the last physical batch. NOT covered by the guarantee of a private run.
+    ///
+    /// # Errors
+    /// The session's.
+    pub fn unprotected_losses(&mut self) -> Result<Vec<f32>> {
+        self.session.read(self.loss)
+    }
+
+    /// What the clip counted since [`Stepper::begin`]. NOT covered by the guarantee of a private run.
+    ///
+    /// # Errors
+    /// The session's.
+    pub fn unprotected_counts(&mut self) -> Result<Option<ClipCounts>> {
+        match &self.clipped {
+            Some(clipped) => clipped.read_counts(self.session.as_mut()).map(Some),
+            None => Ok(None),
+        }
+    }
+}
