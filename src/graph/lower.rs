@@ -5,7 +5,8 @@ use std::fmt;
 
 use super::memory::{self, Lifetime};
 use super::recorder::{Recorder, Rows};
-use super::reverse::{self, Fixed, Steps, Work};
+use super::reverse;
+use super::steps::{Fixed, Steps, Work};
 use super::{Graph, ParamSpec, Value};
 use crate::error::{Error, Result};
 use crate::ops::{ParamGrad, Tensor};

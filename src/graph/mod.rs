@@ -8,6 +8,7 @@ mod lower;
 mod memory;
 mod recorder;
 mod reverse;
+mod steps;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

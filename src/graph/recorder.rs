@@ -1,7 +1,7 @@
 //! Records the steps into the recordings of a plan.
 
 use super::lower::Plan;
-use super::reverse::{Buf, Form, Phase, Steps, Target, Work};
+use super::steps::{Buf, Form, Phase, Steps, Target, Work};
 use super::{Graph, Value};
 use crate::error::{Error, Result};
 use crate::ops::{Backward, Forward, Grad, accumulate, lookup_grad, row_grad, weight_grad};
