@@ -5,8 +5,9 @@
 // Parallelisation: a workgroup takes TM rows (tokens t, or outputs o) of one example and writes their share to
 // partials; its LANES invocations lie side by side along the other side. `finish` adds the shares of an example.
 // Widths are multiples of 4; ops/weight_grad_any takes any. All sums in f32, in fixed order. The ghost sum has
-// terms of both signs: rounding may leave it slightly below 0, and `finish` lifts it to 0, but only if it is
-// finite: a NaN must reach the clip.
+// terms of both signs, which may all but cancel: rounding would then make the norm too small and the clip too
+// weak. Each term is therefore rounded up by SLACK of its size. What still falls below 0 `total` lifts to 0, but
+// only if it is finite: a NaN must reach the clip.
 import package::lib::index::{index_group};
 import package::spec::{TM, TN, LANES};
 
@@ -24,6 +25,7 @@ struct Params {
 @group(0) @binding(3) var<storage, read_write> partials: array<f32>;    // (B, partials)
 
 const WEIGHT_GRAD_TILE: u32 = TM * TN;
+const WEIGHT_GRAD_SLACK: f32 = 4.7683716e-7; // 2^-21
 var<workgroup> weight_grad_scratch: array<f32, LANES>;
 
 // Adds up the lanes, in order, into one share.
@@ -91,7 +93,8 @@ fn ghost(@builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) num: vec
                     let t = t0 + r;
                     let s = s0 + lane + j * LANES;
                     let term = dots_x[r * TN + j] * dots_g[r * TN + j];
-                    share += select(0.0, select(2.0, 1.0, s == t) * term, s <= t && t <= last);
+                    let weighted = select(2.0, 1.0, s == t) * (term + WEIGHT_GRAD_SLACK * abs(term));
+                    share += select(0.0, weighted, s <= t && t <= last);
                 }
             }
         }

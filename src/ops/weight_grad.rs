@@ -32,7 +32,8 @@ pub struct Dims {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// `sum_(t, s) (x_t . x_s)(g_t . g_s)`: Goodfellow 2015, <https://arxiv.org/abs/1510.01799>, for sequences
-    /// Li et al. 2022, <https://arxiv.org/abs/2110.05679>, section 4.
+    /// Li et al. 2022, <https://arxiv.org/abs/2110.05679>, section 4. In f32 each term is raised by 2^-21 of its size,
+    /// so that a sum whose terms all but cancel does not come out too small.
     Ghost,
     /// Tiles of dW_i, squared and summed, never stored.
     Direct,

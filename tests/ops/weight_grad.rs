@@ -159,6 +159,44 @@ fn a_cancelling_gradient_has_no_negative_norm() {
 }
 
 #[test]
+fn a_cancelling_norm_is_not_too_small() {
+    // Tokens that are nearly the same and gradients that nearly cancel: ||dW_i||^2 is 1e-4 to 1e-6 of its terms.
+    let mut least = f64::MAX;
+    for (seed, (tokens, width_in, width_out)) in
+        [(17, 128, 384), (16, 64, 64), (65, 33, 20), (64, 192, 64), (197, 64, 64)].into_iter().enumerate()
+    {
+        let d = Dims { batch: 8, tokens, width_in, width_out };
+        let mut lab = Lab::new(100 + seed as u64);
+        let (x, g) = (lab.normal(8 * tokens * width_in), lab.normal(8 * tokens * width_out));
+        for i in 0..8 {
+            let small = [1e-1, 1e-2][i % 2];
+            for t in (0..tokens).rev() {
+                for (slice, width, sign) in [(x, width_in, 1.0), (g, width_out, [1.0, -1.0][t % 2])] {
+                    let at = (i * tokens + t) * width;
+                    for k in 0..width {
+                        let first = lab.values(slice)[i * tokens * width + k];
+                        let v = sign * first + small * lab.values(slice)[at + k];
+                        lab.values_mut(slice)[at + k] = if t == 0 { first } else { v as f32 as f64 };
+                    }
+                }
+            }
+        }
+        let (out, scratch) = (lab.blank(8), lab.scratch(scratch_as(d, Rule::Ghost)));
+        let mut rec = Recording::new();
+        record_sq_norm_as(&mut rec, Rule::Ghost, d, x, g, out, &scratch).expect("records");
+        let written: Vec<_> = scratch.iter().copied().chain([out]).collect();
+        for engine in engines() {
+            let run = lab.run(engine.as_ref(), &rec, &written);
+            for i in 0..8 {
+                let want = sq_norm(&explicit(d, lab.values(x), lab.values(g), i).0);
+                least = least.min(run.values(out)[i] / want);
+            }
+        }
+    }
+    assert!(least >= 1.0 - 2e-5, "a squared norm is {least} of what it should be");
+}
+
+#[test]
 fn sums_are_those_of_the_explicit_gradients() {
     for factors in [[1.0; 3], [0.0; 3], [0.5, 0.0, 1.0], [0.0, 0.3, 0.7]] {
         let mut lab = Lab::new(4);
