@@ -167,7 +167,7 @@ fn declared_name(line: &str) -> Option<&str> {
             rest = arguments[arguments.find(')')? + 1..].trim_start();
         }
     }
-    let (keyword, rest) = rest.split_once(|c: char| !c.is_alphanumeric())?;
+    let (keyword, rest) = rest.split_at(rest.find(|c: char| !c.is_alphanumeric() && c != '_')?);
     if !["fn", "struct", "const", "override", "var", "alias"].contains(&keyword) {
         return None;
     }
@@ -188,4 +188,100 @@ fn unique_names(linked: &Linked) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(spec: &[(&'static str, u32)], files: &[(&str, &str)]) -> Result<Linked> {
+        let lookup = |name: &str| files.iter().find(|(n, _)| *n == name).map(|(_, text)| *text);
+        link_with(files[0].0, spec, &lookup)
+    }
+
+    /// File, line and message of a refusal.
+    fn refusal(spec: &[(&'static str, u32)], files: &[(&str, &str)]) -> (String, usize, String) {
+        match link(spec, files) {
+            Err(Error::Shader { file, line, message }) => (file, line, message),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    const BASE: (&str, &str) = ("lib/base", "// Base.\nfn base_one() -> f32 {\n    return 1.0;\n}\n");
+
+    #[test]
+    fn each_module_comes_once_and_keeps_its_lines() {
+        let left =
+            ("lib/left", "import package::lib::base::{base_one};\nfn left() -> f32 { return base_one(); }\n");
+        let top = (
+            "ops/top",
+            "// Top.\nimport package::lib::left::{left};\nimport package::lib::base::{base_one};\nfn top() {}\n",
+        );
+        let linked = link(&[], &[top, left, BASE]).unwrap();
+        assert_eq!(linked.text.matches("fn base_one").count(), 1);
+        assert!(!linked.text.contains("import"));
+        assert_eq!(linked.text.lines().count(), linked.origins.len());
+        for (line, origin) in linked.text.lines().zip(&linked.origins) {
+            let file = [top, left, BASE].into_iter().find(|f| f.0 == origin.module).unwrap();
+            assert_eq!(file.1.lines().nth(origin.line - 1), Some(line));
+        }
+    }
+
+    #[test]
+    fn spec_constants_are_all_supplied_and_all_used() {
+        let top = ("ops/top", "import package::spec::{TM};\nvar<private> rows: array<f32, TM>;\n");
+        assert!(link(&[("TM", 4)], &[top]).unwrap().text.contains("const TM: u32 = 4u;"));
+        let (file, line, message) = refusal(&[], &[top]);
+        assert_eq!((file.as_str(), line), ("ops/top.wgsl", 1));
+        assert!(message.contains("TM"), "{message}");
+        let (_, _, message) = refusal(&[("TM", 4), ("TN", 2)], &[top]);
+        assert!(message.contains("TN"), "{message}");
+    }
+
+    #[test]
+    fn faulty_imports_are_refused_where_they_stand() {
+        let cases = [
+            ("// Head.\nimport package::lib::none::{x};\n", 2, "no module lib/none"),
+            ("import package::lib::base::{base_two};\n", 1, "declares no base_two"),
+            ("import package::lib::base;\n", 1, "write `import"),
+            ("import lib::base::{base_one};\n", 1, "write `import"),
+        ];
+        for (text, at, what) in cases {
+            let (file, line, message) = refusal(&[], &[("ops/top", text), BASE]);
+            assert_eq!((file.as_str(), line), ("ops/top.wgsl", at), "{text}");
+            assert!(message.contains(what), "{message}");
+        }
+        let a = ("lib/a", "import package::lib::b::{b};\nfn a() {}\n");
+        let b = ("lib/b", "// B.\nimport package::lib::a::{a};\nfn b() {}\n");
+        let (file, line, message) = refusal(&[], &[a, b]);
+        assert_eq!((file.as_str(), line), ("lib/b.wgsl", 2));
+        assert!(message.contains("cycle"), "{message}");
+    }
+
+    #[test]
+    fn names_clash_over_modules_but_assertions_have_none() {
+        let clashes = [
+            "import package::lib::base::{base_one};\nfn base_one() {}\n",
+            "import package::lib::base::{base_one};\n@must_use fn base_one() -> u32 { return 1u; }\n",
+            "import package::lib::base::{base_one};\n@group(0) @binding(1) var<storage, read_write> base_one: array<f32>;\n",
+        ];
+        for text in clashes {
+            let (file, line, message) = refusal(&[], &[("ops/top", text), BASE]);
+            assert_eq!((file.as_str(), line), ("ops/top.wgsl", 2));
+            assert!(message.contains("lib/base.wgsl:2"), "{message}");
+        }
+        let asserts = "const_assert 1u < 2u;\nconst_assert 1u < 3u;\n";
+        assert!(link(&[], &[("ops/top", asserts)]).is_ok());
+    }
+
+    #[test]
+    fn a_line_maps_back_to_its_file() {
+        let top = ("ops/top", "import package::lib::base::{base_one};\nfn top() {\n    broken\n}\n");
+        let linked = link(&[], &[top, BASE]).unwrap();
+        let at = linked.text.lines().position(|l| l.contains("broken")).unwrap() + 1;
+        match linked.error(at, "x") {
+            Error::Shader { file, line, .. } => assert_eq!((file.as_str(), line), ("ops/top.wgsl", 3)),
+            other => panic!("{other:?}"),
+        }
+    }
 }

@@ -74,10 +74,25 @@ fn parsed(module: &str, spec: &[(&'static str, u32)]) -> Result<Arc<Parsed>> {
         return Ok(found.clone());
     }
     let linked = Arc::new(link_with(module, spec, &source)?);
+    dump(module, spec, &linked);
     let (ir, info) = reflect::parse(&linked)?;
     let parsed = Arc::new(Parsed { linked, module: ir, info });
     cache.insert(key, parsed.clone());
     Ok(parsed)
+}
+
+/// Writes linked text to the folder named by the environment variable `VEILGRAD_DUMP_WGSL`, for reading what a
+/// driver was given. A folder that cannot be written is reported and changes nothing.
+fn dump(module: &str, spec: &[(&'static str, u32)], linked: &Linked) {
+    let Some(folder) = std::env::var_os("VEILGRAD_DUMP_WGSL").map(std::path::PathBuf::from) else { return };
+    let mut name = module.replace('/', ".");
+    for (constant, value) in spec {
+        name.push_str(&format!("-{constant}{value}"));
+    }
+    let file = folder.join(name + ".wgsl");
+    if let Err(e) = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&file, &linked.text)) {
+        tracing::warn!("VEILGRAD_DUMP_WGSL: {}: {e}", file.display());
+    }
 }
 
 /// The linked text of `module` under these `package::spec` constants. Cached.
