@@ -196,6 +196,6 @@ fn count(@builtin(local_invocation_index) lane: u32) {
             }
         }
         let missing = read(TEXT, &[("LANES", 36)], "sideways").unwrap_err().to_string();
-        assert_eq!(missing, "ops/top.wgsl:20: there is no entry point sideways");
+        assert_eq!(missing, "ops/top.wgsl:19: there is no entry point sideways");
     }
 }
