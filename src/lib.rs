@@ -6,6 +6,7 @@ pub mod checkpoint;
 pub mod cpu;
 pub mod data;
 pub mod error;
+pub mod files;
 pub mod graph;
 pub mod kernel;
 pub mod model;

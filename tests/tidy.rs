@@ -34,6 +34,7 @@ fn code(text: &str) -> &str {
 fn floor(name: &str) -> Option<u32> {
     let rules = [
         ("error", 0),
+        ("files", 0),
         ("shape", 0),
         ("rng", 0),
         ("privacy/accounting", 0),
