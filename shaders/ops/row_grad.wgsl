@@ -9,14 +9,14 @@ struct Params {
     batch: u32,
     segments: u32, // number of segments; 1 for a single tensor
     blocks: u32,   // blocks of 64 columns that cover the widest segment
-    stride: u32,   // elements of `out` from one segment to the next
+    stride: u32,   // elements of `out` from one segment to the next; of `factors` in `sum`, 0 if all share them
     n: u32,        // width of a single tensor
 }
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read_write> rows: array<f32>;    // all (B, n_p)
 @group(0) @binding(2) var<storage, read_write> table: array<u32>;   // (segments, 3): start, n, dst
 @group(0) @binding(3) var<storage, read_write> out: array<f32>;     // (segments, stride), example b in column b
-@group(0) @binding(3) var<storage, read_write> factors: array<f32>; // (B)
+@group(0) @binding(3) var<storage, read_write> factors: array<f32>; // (B), or (segments, stride)
 @group(0) @binding(4) var<storage, read_write> grads: array<f32>;   // the whole gradient, or (n)
 
 var<workgroup> row_grad_scratch: array<f32, 64>;
@@ -45,10 +45,10 @@ fn row_grad_write(at: u32, lane: u32, value: f32, exists: bool) {
 }
 
 // The weighted sum of one column.
-fn row_grad_column(start: u32, n: u32, column: u32) -> f32 {
+fn row_grad_column(start: u32, n: u32, column: u32, first_factor: u32) -> f32 {
     var sum = 0.0;
     for (var b = 0u; b < params.batch; b++) {
-        let factor = factors[b];
+        let factor = factors[first_factor + b];
         if (factor != 0.0) {
             sum += factor * rows[start + b * n + column];
         }
@@ -89,7 +89,7 @@ fn sum(@builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) num: vec3<
     if (segment < params.segments) {
         let n = table[3u * segment + 1u];
         if (column < n) {
-            grads[table[3u * segment + 2u] + column] += row_grad_column(table[3u * segment], n, column);
+            grads[table[3u * segment + 2u] + column] += row_grad_column(table[3u * segment], n, column, segment * params.stride);
         }
     }
 }
@@ -98,6 +98,6 @@ fn sum(@builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) num: vec3<
 fn sum_single(@builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) num: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let column = index_group(wg, num) * 64u + lane;
     if (column < params.n) {
-        grads[column] += row_grad_column(0u, params.n, column);
+        grads[column] += row_grad_column(0u, params.n, column, 0u);
     }
 }

@@ -43,6 +43,8 @@ pub struct Options {
     pub max_binding_bytes: u64,
     /// Refuse a plan over this many bytes.
     pub memory: Option<u64>,
+    /// Per-example plans: a factor for each parameter and example, instead of one for each example.
+    pub per_layer: bool,
 }
 
 impl Options {
@@ -54,6 +56,7 @@ impl Options {
             max_buffer_bytes: engine.max_buffer_bytes(),
             max_binding_bytes: engine.max_binding_bytes(),
             memory: None,
+            per_layer: false,
         }
     }
 
@@ -153,8 +156,11 @@ pub struct Plan {
     pub norm_names: Vec<String>,
     /// Distance between rows of `norms`: the batch rounded up to [`ALIGN`].
     pub stride: usize,
-    /// (B) factors by which the sums weight each example. Per-example plans only; plain plans use `weights`.
+    /// (B) factors by which the sums weight each example, or (P, stride) by parameter and example. Per-example plans
+    /// only; plain plans use `weights`.
     pub factors: Option<Slice>,
+    /// Distance between the factors of one parameter and the next: 0, or `stride` if each has its own.
+    pub factor_stride: usize,
     /// Forward.
     pub forward: Recording,
     /// Backward, and norms in per-example plans.
@@ -255,6 +261,7 @@ pub(super) fn lower(graph: &Graph, options: &Options) -> Result<Plan> {
         norm_names: Vec::new(),
         stride: graph.batch.next_multiple_of(ALIGN),
         factors: None,
+        factor_stride: 0,
         forward: Recording::new(),
         backward: Recording::new(),
         sums: Recording::new(),
@@ -270,7 +277,7 @@ pub(super) fn lower(graph: &Graph, options: &Options) -> Result<Plan> {
         _ => None,
     };
     if let Mode::PerExample { .. } = options.mode {
-        per_example_buffers(graph, &steps, &segments, &mut plan);
+        per_example_buffers(graph, options, &steps, &segments, &mut plan);
     }
     for chunk in &plan.chunks {
         plan.zero.clear(chunk.grads);
@@ -407,7 +414,13 @@ fn place(steps: &Steps, options: &Options, layout: &mut Layout) -> Result<Vec<Sl
     Ok(places.into_iter().map(|p| p.expect("placed above")).collect())
 }
 
-fn per_example_buffers(graph: &Graph, steps: &Steps, segments: &[(usize, usize)], plan: &mut Plan) {
+fn per_example_buffers(
+    graph: &Graph,
+    options: &Options,
+    steps: &Steps,
+    segments: &[(usize, usize)],
+    plan: &mut Plan,
+) {
     let of = |p: usize| graph.params[p].name.clone();
     plan.norm_names = segments.iter().map(|&(p, _)| of(p)).collect();
     for step in &steps.steps {
@@ -415,8 +428,11 @@ fn per_example_buffers(graph: &Graph, steps: &Steps, segments: &[(usize, usize)]
             plan.norm_names.push(of(param));
         }
     }
-    plan.norms = Some(plan.layout.add("squared norms", DType::F32, plan.norm_names.len() * plan.stride));
-    plan.factors = Some(plan.layout.add("factors", DType::F32, graph.batch));
+    let all = plan.norm_names.len() * plan.stride;
+    plan.norms = Some(plan.layout.add("squared norms", DType::F32, all));
+    plan.factor_stride = if options.per_layer { plan.stride } else { 0 };
+    let factors = if options.per_layer { all } else { graph.batch };
+    plan.factors = Some(plan.layout.add("factors", DType::F32, factors));
 }
 
 fn account(plan: &Plan) -> Memory {

@@ -188,10 +188,16 @@ impl<'a> Recorder<'a> {
     }
 
     fn sum(&self, rec: &mut Recording, param: usize, form: Form) -> Result<()> {
-        let factors = self.factors();
-        let grad = self.plan.params[param].grad.ok_or_else(|| {
-            Error::invalid("parameter", &self.graph.params[param].name, "has no place in the gradients")
-        })?;
+        let name = &self.graph.params[param].name;
+        let no_place = || Error::invalid("parameter", name, "has no place in the gradients");
+        let grad = self.plan.params[param].grad.ok_or_else(no_place)?;
+        let factors = match self.plan.factor_stride {
+            0 => self.factors(),
+            stride => {
+                let row = self.plan.norm_names.iter().position(|n| n == name).ok_or_else(no_place)?;
+                self.factors().part(row * stride, self.graph.batch)
+            }
+        };
         rec.scope(&self.graph.params[param].name);
         match form {
             Form::Product { x, g, tokens } => {
@@ -223,7 +229,8 @@ impl<'a> Recorder<'a> {
     fn row_sums(&self, rec: &mut Recording) -> Result<()> {
         let rows = self.rows.as_ref().expect("has rows");
         let (factors, grads) = (self.factors(), self.plan.chunks[0].grads);
+        let (batch, stride) = (self.graph.batch, self.plan.factor_stride);
         rec.scope("row gradients");
-        row_grad::record_sum(rec, rows.buffer, rows.table, &rows.segments, self.graph.batch, factors, grads)
+        row_grad::record_sum(rec, rows.buffer, rows.table, &rows.segments, batch, factors, stride, grads)
     }
 }

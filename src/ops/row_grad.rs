@@ -75,9 +75,11 @@ pub fn record_sq_norm(
 }
 
 /// Records `grads[dst_p + col] += sum_b factors_b rows_p(b, col)` for all segments; rows of factor 0 are not read.
+/// Segment p's factors start at `p * stride`; stride 0: all share them.
 ///
 /// # Errors
 /// [`Error::Kernel`] if a slice does not fit.
+#[allow(clippy::too_many_arguments, reason = "one slice or extent each")]
 pub fn record_sum(
     rec: &mut Recording,
     rows: Slice,
@@ -85,10 +87,13 @@ pub fn record_sum(
     segments: &[Segment],
     batch: usize,
     factors: Slice,
+    stride: usize,
     grads: Slice,
 ) -> Result<()> {
     check(rows, table, segments, batch)?;
-    if factors.len < batch || segments.iter().any(|s| s.dst + s.n > grads.len) {
+    if factors.len < segments.len().saturating_sub(1) * stride + batch
+        || segments.iter().any(|s| s.dst + s.n > grads.len)
+    {
         return Err(Error::kernel("row_grad", format!("factors {factors:?} or gradient {grads:?}")));
     }
     let blocks = segments.iter().map(|s| s.n.div_ceil(64)).max().unwrap_or(0);
@@ -100,7 +105,7 @@ pub fn record_sum(
         .n("batch", batch)
         .n("segments", segments.len())
         .n("blocks", blocks)
-        .n("stride", 0)
+        .n("stride", stride)
         .n("n", 0)
         .groups(segments.len() * blocks)
 }
@@ -233,11 +238,11 @@ fn add_rows<F: Real>(grad: &mut [F], rows: &[F], factors: &[F]) {
 }
 
 fn sum<F: Real>(a: &mut Args<'_, F>) {
-    let batch = a.n("batch");
+    let (batch, stride) = (a.n("batch"), a.n("stride"));
     let (rows, table) = (a.input("rows"), a.input_u32("table"));
     let (factors, grads) = (a.input("factors"), a.output("grads"));
-    for s in segments(table) {
-        add_rows(&mut grads[s.dst..][..s.n], &rows[s.start..], &factors[..batch]);
+    for (p, s) in segments(table).enumerate() {
+        add_rows(&mut grads[s.dst..][..s.n], &rows[s.start..], &factors[p * stride..][..batch]);
     }
 }
 

@@ -4,8 +4,8 @@ pub mod adamw;
 pub mod schedule;
 pub mod sgd;
 
-use crate::error::Result;
-use crate::privacy::noise::Gradient;
+use crate::error::{Error, Result};
+use crate::privacy::noise::{Gradient, NoiseStream};
 use crate::record::{DType, Layout, Recording, Session, Slice};
 
 /// An optimiser recorded for one plan.
@@ -19,6 +19,8 @@ pub struct Update {
     std: f64,
     scale: f64,
     bias_betas: Option<[f64; 2]>,
+    noise: Option<NoiseStream>,
+    next_step: u64,
 }
 
 impl Update {
@@ -30,14 +32,26 @@ impl Update {
             std: gradient.std(),
             scale: gradient.scale(),
             bias_betas,
+            noise: gradient.noise().cloned(),
+            next_step: 0,
         }
     }
 
-    /// Writes a step's numbers: `step` counts from 0.
+    /// Writes a step's numbers, and the stream of its noise; `step` counts from 0. To be called before every run of
+    /// the recording.
     ///
     /// # Errors
-    /// The session's.
-    pub fn begin_step(&self, session: &mut dyn Session, step: u64, learning_rate: f64) -> Result<()> {
+    /// [`Error::Invalid`] for a private step that is not after the last: its noise was used, and the difference of two
+    /// updates with the same noise shows what the noise hid. The session's.
+    pub fn begin_step(&mut self, session: &mut dyn Session, step: u64, learning_rate: f64) -> Result<()> {
+        if let Some(noise) = &self.noise {
+            if !(self.next_step..1 << 63).contains(&step) {
+                let why = format!("its noise was used; the next step is {}", self.next_step);
+                return Err(Error::invalid("step", step, why));
+            }
+            noise.begin_step(session, step)?;
+        }
+        self.next_step = step + 1;
         let correction =
             |i: usize| self.bias_betas.map_or(1.0, |b| 1.0 / (1.0 - b[i].powf(step as f64 + 1.0)));
         let scalars = [self.std, self.scale, learning_rate, correction(0), correction(1)];

@@ -11,26 +11,75 @@ use crate::error::{Error, Result};
 use crate::graph::Chunk;
 use crate::kernel::{Args, Kernel, Real};
 use crate::record::{DType, Layout, Recording, Session, Slice};
-use crate::rng::Key;
+use crate::rng::{Key, Purpose};
 
 static ADD: Kernel = crate::kernel!("privacy/noise", "add", add, add_f32);
 
-/// A gradient that may reach the parameters of a private run: noise is part of it.
+/// A gradient that may reach the parameters of a private run: noise is part of it. Its only maker takes a
+/// [`ClippedSum`] and the configuration that is accounted.
+///
+/// ```compile_fail
+/// use veilgrad::privacy::noise::NoisyGrad;
+/// fn quiet(mut noisy: NoisyGrad) -> NoisyGrad {
+///     noisy.std = 0.0; // fields are private: the noise is the configuration's
+///     noisy
+/// }
+/// ```
+///
+/// ```compile_fail
+/// use veilgrad::privacy::{clip::ClippedSum, noise::PlainGrad};
+/// fn around(sum: ClippedSum) -> PlainGrad {
+///     PlainGrad::not_private(sum, 64.0) // a clipped sum cannot be declared plain
+/// }
+/// ```
+///
+/// ```compile_fail
+/// use veilgrad::optim::adamw::AdamW;
+/// use veilgrad::privacy::clip::ClippedSum;
+/// use veilgrad::record::Layout;
+/// fn direct(layout: &mut Layout, sum: &ClippedSum) {
+///     AdamW::default().record(layout, sum).unwrap(); // optimisers take a `Gradient`
+/// }
+/// ```
+///
+/// ```compile_fail
+/// use veilgrad::graph::Options;
+/// use veilgrad::privacy::config::PrivacyConfig;
+/// fn faster(config: &mut PrivacyConfig, options: Options) {
+///     config.noise_multiplier = options.memory.unwrap() as f64; // a configuration is frozen
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct NoisyGrad {
     chunks: Vec<Chunk>,
-    stream: Slice,
+    noise: NoiseStream,
     std: f64,
     scale: f64,
 }
 
+/// The key of the noise, and the words on the device that name the step.
+#[derive(Clone, Debug)]
+pub(crate) struct NoiseStream {
+    slice: Slice,
+    key: Key,
+}
+
+impl NoiseStream {
+    /// Writes the stream of a step.
+    pub fn begin_step(&self, session: &mut dyn Session, step: u64) -> Result<()> {
+        session.write_u32(self.slice, &StreamWords::new(&self.key, step, 0).0)
+    }
+}
+
 impl NoisyGrad {
     /// Puts the configuration's noise on a clipped sum. The standard deviation is the noise multiplier times the
-    /// sum's own sensitivity; the divisor is the expected batch `q N`, never the realised one.
+    /// sum's own sensitivity; the divisor is the expected batch `q N`, never the realised one; the key is the run
+    /// key's for noise. Noise of one key and step is always the same: a step that is repeated after a crash must be
+    /// repeated on the same examples.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the sum was clipped by another rule than the configuration's.
-    pub fn new(sum: ClippedSum, config: &PrivacyConfig, layout: &mut Layout) -> Result<Self> {
+    pub fn new(sum: ClippedSum, config: &PrivacyConfig, layout: &mut Layout, run_key: &Key) -> Result<Self> {
         if sum.rule() != config.clip() {
             let why = "the sum was clipped by another rule than the one that is accounted";
             return Err(Error::invalid("clipping_norm", sum.sensitivity(), why));
@@ -38,18 +87,12 @@ impl NoisyGrad {
         Ok(NoisyGrad {
             std: config.noise_multiplier() * sum.sensitivity(),
             scale: 1.0 / config.expected_batch(),
-            stream: layout.add("noise stream", DType::U32, 12),
+            noise: NoiseStream {
+                slice: layout.add("noise stream", DType::U32, 12),
+                key: run_key.derive(Purpose::Noise),
+            },
             chunks: sum.into_chunks(),
         })
-    }
-
-    /// Writes the stream of a step. Noise of one key and step is always the same: a step that is repeated after a
-    /// crash must be repeated on the same examples.
-    ///
-    /// # Errors
-    /// The session's.
-    pub fn begin_step(&self, session: &mut dyn Session, key: &Key, step: u64) -> Result<()> {
-        session.write_u32(self.stream, &StreamWords::new(key, step, 0).0)
     }
 
     /// Records `sum += noise` for optimisers that do not fuse it. `scalars[0]` holds the standard deviation.
@@ -59,7 +102,7 @@ impl NoisyGrad {
     pub(crate) fn record_add(&self, rec: &mut Recording, scalars: Slice) -> Result<()> {
         for chunk in &self.chunks {
             rec.dispatch(&ADD)
-                .bind("stream", self.stream)
+                .bind("stream", self.stream())
                 .bind("scalars", scalars)
                 .bind("grad", chunk.grads)
                 .n("n", chunk.grads.len)
@@ -70,7 +113,7 @@ impl NoisyGrad {
     }
 
     pub(crate) fn stream(&self) -> Slice {
-        self.stream
+        self.noise.slice
     }
 }
 
@@ -120,6 +163,13 @@ impl Gradient {
         match self {
             Gradient::Noisy(g) => &g.chunks,
             Gradient::Plain(g) => &g.chunks,
+        }
+    }
+
+    pub(crate) fn noise(&self) -> Option<&NoiseStream> {
+        match self {
+            Gradient::Noisy(g) => Some(&g.noise),
+            Gradient::Plain(_) => None,
         }
     }
 

@@ -2,8 +2,12 @@
 //!
 //! Element e of a step draws from ChaCha20 block `e / 16` of the step's stream: words 2 j and 2 j + 1 give elements
 //! 2 j and 2 j + 1 by Box and Muller (1958). So noise does not depend on tiling, padding, chunks or device, up to the
-//! rounding of logarithm, sine and cosine. `u` is in (0, 1]: `|z| <= sqrt(2 ln 2^32) < 6.7`, a tail that a true normal
-//! leaves with probability 3e-11.
+//! rounding of logarithm, sine and cosine.
+//!
+//! `u` is in (0, 1]. A radius word under 2^16 is lengthened to 64 bits by a word of the block whose counter has the top
+//! bit flipped, so `|z| <= sqrt(2 ln 2^64) < 9.42`, a tail that a true normal leaves with probability 5e-21. With 32
+//! bits the bound would be 6.7: a gap of about `sqrt(n) density(6.7)`, 1e-6 per step over 10^8 coordinates, which
+//! is not small beside a delta of 1e-9.
 
 use rayon::prelude::*;
 
@@ -45,9 +49,9 @@ fn quarter(s: &mut [[u32; LANES]; 16], [a, b, c, d]: [usize; 4]) {
     }
 }
 
-/// Words of `LANES` consecutive ChaCha20 blocks, word by word.
+/// Words of `LANES` consecutive ChaCha20 blocks, word by word; `flip` is xored into the counters.
 #[inline(always)]
-fn chacha(stream: &[u32], block: u32) -> [[u32; LANES]; 16] {
+fn chacha(stream: &[u32], block: u32, flip: u64) -> [[u32; LANES]; 16] {
     let mut start = [[0; LANES]; 16];
     for (word, constant) in start.iter_mut().zip([0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574]) {
         *word = [constant; LANES];
@@ -57,7 +61,7 @@ fn chacha(stream: &[u32], block: u32) -> [[u32; LANES]; 16] {
     }
     let offset = stream[8] as u64 | (stream[9] as u64) << 32;
     for l in 0..LANES {
-        let counter = offset.wrapping_add(block as u64 + l as u64);
+        let counter = offset.wrapping_add(block as u64 + l as u64) ^ flip;
         start[12][l] = counter as u32;
         start[13][l] = (counter >> 32) as u32;
     }
@@ -78,22 +82,38 @@ fn chacha(stream: &[u32], block: u32) -> [[u32; LANES]; 16] {
     s
 }
 
-/// The definition: two normals from two words.
-fn pair<F: Real>(a: u32, b: u32) -> (F, F) {
-    let u = F::of((a as f64 + 1.0) * 2f64.powi(-32));
-    let angle = F::of(b as f64 * 2f64.powi(-32) * std::f64::consts::TAU);
-    let r = (F::of(-2.0) * u.ln()).sqrt();
-    (r * angle.cos(), r * angle.sin())
+/// Words and the tails that lengthen their radius words; zero where no lane needs one.
+#[inline(always)]
+fn words_and_tails(stream: &[u32], block: u32) -> [[[u32; LANES]; 16]; 2] {
+    let words = chacha(stream, block, 0);
+    let small = words.iter().step_by(2).flatten().fold(false, |any, &a| any | (a < SHORT));
+    let tails = if small { chacha(stream, block, 1 << 63) } else { [[0; LANES]; 16] };
+    [words, tails]
+}
+
+/// Radius words from here on are used as they are.
+const SHORT: u32 = 1 << 16;
+
+/// The definition: two normals from a radius word, its tail, and an angle word.
+fn pair<F: Real>(a: u32, tail: u32, b: u32) -> (F, F) {
+    let (a, tail, b) = (a as f64, tail as f64, b as f64);
+    let u = if a < SHORT as f64 {
+        a * 2f64.powi(-32) + (tail + 1.0) * 2f64.powi(-64)
+    } else {
+        (a + 1.0) * 2f64.powi(-32)
+    };
+    let (r, angle) = ((-2.0 * u.ln()).sqrt(), b * 2f64.powi(-32) * std::f64::consts::TAU);
+    (F::of(r * angle.cos()), F::of(r * angle.sin()))
 }
 
 /// Calls `f` with every element's index and normal, by the definition: `n` elements from block `block` on.
 pub(crate) fn each<F: Real>(stream: &[u32], block: usize, n: usize, mut f: impl FnMut(usize, F)) {
     for first in (0..n.div_ceil(BLOCK)).step_by(LANES) {
-        let words = chacha(stream, (block + first) as u32);
+        let [words, tails] = words_and_tails(stream, (block + first) as u32);
         for l in 0..LANES {
-            for j in 0..BLOCK / 2 {
-                let (z0, z1) = pair(words[2 * j][l], words[2 * j + 1][l]);
-                let e = (first + l) * BLOCK + 2 * j;
+            for j in (0..BLOCK).step_by(2) {
+                let (z0, z1) = pair(words[j][l], tails[j][l], words[j + 1][l]);
+                let e = (first + l) * BLOCK + j;
                 if e + 1 < n {
                     f(e, z0);
                     f(e + 1, z1);
@@ -105,17 +125,19 @@ pub(crate) fn each<F: Real>(stream: &[u32], block: usize, n: usize, mut f: impl 
 
 /// The formulas of the shader, branch-free.
 #[inline(always)]
-fn fast_pair(a: u32, b: u32) -> (f32, f32) {
-    let u = (a as f32 + 1.0) * 2.328_306_4e-10;
+fn fast_pair(a: u32, tail: u32, b: u32) -> (f32, f32) {
+    const WORD: f32 = 1.0 / 4_294_967_296.0;
+    let short = (a as f32 + 1.0) * WORD;
+    let long = a as f32 * WORD + (tail as f32 + 1.0) * (WORD * WORD);
+    let u = if a < SHORT { long } else { short };
     let bits = u.to_bits().wrapping_sub(0x3f35_04f3);
     let e = ((bits as i32) >> 23) as f32;
     let m = f32::from_bits((bits & 0x007f_ffff).wrapping_add(0x3f35_04f3));
-    let s = (m - 1.0) / (m + 1.0);
+    let d = if e == 0.0 { -WORD * !a as f32 } else { m - 1.0 };
+    let s = d / (2.0 + d);
     let q = s * s;
     let artanh = s * (2.0 + q * (2.0 / 3.0 + q * (0.4 + q * (2.0 / 7.0 + q * (2.0 / 9.0)))));
-    let ln = e * std::f32::consts::LN_2 + artanh;
-    let r2 = -2.0 * ln;
-    let r = if r2 > 0.0 { r2 } else { 0.0 }.sqrt();
+    let r = (-2.0 * (e * std::f32::consts::LN_2 + artanh)).sqrt();
     let shifted = b.wrapping_add(0x2000_0000);
     let quarter = shifted >> 30;
     let x = ((shifted & 0x3fff_ffff) as i32 - 0x2000_0000) as f32 * 1.462_918_1e-9;
@@ -131,11 +153,11 @@ fn fast_pair(a: u32, b: u32) -> (f32, f32) {
 widest! {
     /// Fills `out` (at most [`LANES`] blocks) with the normals from block `block` on.
     pub(crate) fn fill_lanes(stream: &[u32], block: u32, out: &mut [f32]) {
-        let words = chacha(stream, block);
+        let [words, tails] = words_and_tails(stream, block);
         let mut z = [[0.0f32; LANES]; 16];
-        for j in 0..BLOCK / 2 {
+        for j in (0..BLOCK).step_by(2) {
             for l in 0..LANES {
-                (z[2 * j][l], z[2 * j + 1][l]) = fast_pair(words[2 * j][l], words[2 * j + 1][l]);
+                (z[j][l], z[j + 1][l]) = fast_pair(words[j][l], tails[j][l], words[j + 1][l]);
             }
         }
         for (e, out) in out.iter_mut().enumerate() {
@@ -176,12 +198,14 @@ mod tests {
             [(1, 0, 0), (2, 7, 3), (3, u64::MAX, (1 << 32) - 5), (4, 1 << 40, 1 << 33)]
         {
             let key = Key::from_seed(seed);
-            let words = chacha(&StreamWords::new(&key, step, offset).0, 2);
-            let mut rng = key.stream(step);
-            rng.set_word_pos((offset as u128 + 2) * 16);
-            for l in 0..LANES {
-                for (w, word) in words.iter().enumerate() {
-                    assert_eq!(word[l], rng.next_u32(), "seed {seed} block {l} word {w}");
+            for flip in [0, 1 << 63] {
+                let words = chacha(&StreamWords::new(&key, step, offset).0, 2, flip);
+                let mut rng = key.stream(step);
+                rng.set_word_pos((flip as u128 + offset as u128 + 2) * 16);
+                for l in 0..LANES {
+                    for (w, word) in words.iter().enumerate() {
+                        assert_eq!(word[l], rng.next_u32(), "seed {seed} flip {flip} block {l} word {w}");
+                    }
                 }
             }
         }
@@ -189,16 +213,46 @@ mod tests {
 
     #[test]
     fn extreme_words_give_finite_normals() {
-        for a in [0, 1, u32::MAX / 2, u32::MAX - 1, u32::MAX] {
-            for b in [0, 1, 1 << 29, 1 << 30, 1 << 31, 3 << 30, u32::MAX] {
-                let (want, got) = (pair::<f64>(a, b), fast_pair(a, b));
-                // Near u = 1 the radius is near 0 and f32 knows u to 6e-8 only, hence the radius to 3.5e-4.
-                let tol = if want.0.hypot(want.1) < 0.05 { 4e-4 } else { 3e-6 };
-                for (w, g) in [(want.0, got.0), (want.1, got.1)] {
-                    assert!((w - g as f64).abs() <= tol && w.abs() < 6.7, "{a} {b}: {g} against {w}");
+        let radii = [0, 1, 255, SHORT - 1, SHORT, SHORT + 1, 3_037_000_498, 3_037_000_499, 3_037_000_500];
+        for a in radii.into_iter().chain([u32::MAX / 2, u32::MAX - 1000, u32::MAX - 1, u32::MAX]) {
+            for tail in [0, 1, 1 << 20, u32::MAX] {
+                for b in [0, 1, 1 << 29, (1 << 29) - 1, 1 << 30, 1 << 31, 3 << 30, 0xe000_0000, u32::MAX] {
+                    let (want, got) = (pair::<f64>(a, tail, b), fast_pair(a, tail, b));
+                    let radius = want.0.hypot(want.1);
+                    for (w, g) in [(want.0, got.0), (want.1, got.1)] {
+                        assert!((w - g as f64).abs() <= 3e-7 * radius, "{a} {tail} {b}: {g} against {w}");
+                        assert!(w.abs() < 9.42 && g.is_finite());
+                    }
                 }
             }
         }
+        assert!(pair::<f64>(0, 0, 0).0 > 9.41);
+        assert_eq!(fast_pair(u32::MAX, 0, 5), (0.0, 0.0));
+    }
+
+    #[test]
+    fn small_radius_words_take_their_tail() {
+        // Sought once: the first lane group of this stream with a radius word under 2^16.
+        let words = StreamWords::new(&Key::from_seed(1), 0, 0).0;
+        let (mut tailed, mut rng, mut tails) = (0, Key::from_seed(1).stream(0), Key::from_seed(1).stream(0));
+        for block in (0..40_000).step_by(LANES) {
+            let [_, found] = words_and_tails(&words, block);
+            rng.set_word_pos(block as u128 * 16);
+            for l in 0..LANES {
+                for j in (0..BLOCK).step_by(2) {
+                    let (a, b) = (rng.next_u32(), rng.next_u32());
+                    if a < SHORT {
+                        tails.set_word_pos(((1 << 63) + block as u128 + l as u128) * 16 + j as u128);
+                        let tail = tails.next_u32();
+                        assert_eq!(found[j][l], tail);
+                        let z = pair::<f64>(a, tail, b);
+                        assert!(z.0.hypot(z.1) >= 4.7);
+                        tailed += 1;
+                    }
+                }
+            }
+        }
+        assert!(tailed > 0);
     }
 
     #[test]
@@ -206,7 +260,7 @@ mod tests {
         let words = StreamWords::new(&Key::from_seed(9), 4, 0).0;
         let mut all = vec![0.0f32; 16 * 100];
         fill(&words, 0, &mut all);
-        each::<f64>(&words, 0, all.len(), |e, z| assert!((all[e] as f64 - z).abs() <= 3e-6, "{e}"));
+        each::<f64>(&words, 0, all.len(), |e, z| assert!((all[e] as f64 - z).abs() <= 2e-6, "{e}"));
         let mut part = vec![0.0f32; 16 * 37];
         fill(&words, 41, &mut part);
         assert_eq!(part, all[41 * 16..78 * 16]);

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::graph::{Graph, Memory, Mode, Options, Plan, Value};
 use crate::model::init_values;
 use crate::optim::{Update, adamw::AdamW};
-use crate::privacy::clip::{ClipCounts, Clipped};
+use crate::privacy::clip::{ClipCounter, ClipCounts, Clipped};
 use crate::privacy::config::PrivacyConfig;
 use crate::privacy::noise::{Gradient, NoisyGrad, PlainGrad};
 use crate::record::{Engine, Program, Recording, Session, Slice};
@@ -41,9 +41,7 @@ pub struct Stepper {
     forward: Program,
     update: Program,
     rules: Update,
-    clipped: Option<Clipped>,
-    gradient: Gradient,
-    noise_key: Option<Key>,
+    counter: Option<ClipCounter>,
     loss: Slice,
     fetched: Vec<Slice>,
 }
@@ -69,14 +67,14 @@ impl Stepper {
             Guarantee::NotPrivate { .. } => Mode::Plain { loss },
         };
         let fetch: Vec<Value> = std::iter::once(loss).chain(performance.fetch.iter().copied()).collect();
-        let options = Options::new(mode, engine).fetch(&fetch).memory(performance.memory);
+        let mut options = Options::new(mode, engine).fetch(&fetch).memory(performance.memory);
+        options.per_layer = matches!(guarantee, Guarantee::Private(config) if config.clip().per_layer());
         let mut plan = graph.lower(&options)?;
-        let (physical, clipped, gradient, noise_key) = match guarantee {
+        let (physical, counter, gradient) = match guarantee {
             Guarantee::Private(config) => {
-                let clipped = Clipped::new(&mut plan, config.clip())?;
-                let noisy = NoisyGrad::new(clipped.sum.clone(), config, &mut plan.layout)?;
-                let key = key.derive(Purpose::Noise);
-                (clipped.physical.clone(), Some(clipped), Gradient::from(noisy), Some(key))
+                let Clipped { physical, sum, counter } = Clipped::new(&mut plan, config.clip())?;
+                let noisy = NoisyGrad::new(sum, config, &mut plan.layout, key)?;
+                (physical, Some(counter), Gradient::from(noisy))
             }
             Guarantee::NotPrivate { batch } => {
                 let mut physical = Recording::new();
@@ -84,7 +82,7 @@ impl Stepper {
                 physical.append(&plan.backward);
                 physical.append(&plan.sums);
                 let plain = PlainGrad::not_private(&plan.chunks, batch);
-                (physical, None, Gradient::from(plain), None)
+                (physical, None, Gradient::from(plain))
             }
         };
         let rules = optimizer.record(&mut plan.layout, &gradient)?;
@@ -106,20 +104,7 @@ impl Stepper {
         let forward = session.prepare(&plan.forward)?;
         let update = session.prepare(&rules.recording)?;
         let (loss, fetched) = (plan.fetched[0], plan.fetched[1..].to_vec());
-        Ok(Stepper {
-            session,
-            plan,
-            zero,
-            physical,
-            forward,
-            update,
-            rules,
-            clipped,
-            gradient,
-            noise_key,
-            loss,
-            fetched,
-        })
+        Ok(Stepper { session, plan, zero, physical, forward, update, rules, counter, loss, fetched })
     }
 
     /// The lowered plan.
@@ -208,9 +193,6 @@ impl Stepper {
     /// # Errors
     /// The session's.
     pub fn finish(&mut self, step: u64, learning_rate: f64) -> Result<()> {
-        if let (Gradient::Noisy(noisy), Some(key)) = (&self.gradient, &self.noise_key) {
-            noisy.begin_step(self.session.as_mut(), key, step)?;
-        }
         self.rules.begin_step(self.session.as_mut(), step, learning_rate)?;
         self.session.run(self.update)
     }
@@ -245,9 +227,6 @@ impl Stepper {
     /// # Errors
     /// The session's.
     pub fn unprotected_counts(&mut self) -> Result<Option<ClipCounts>> {
-        match &self.clipped {
-            Some(clipped) => clipped.read_counts(self.session.as_mut()).map(Some),
-            None => Ok(None),
-        }
+        self.counter.map(|counter| counter.read(self.session.as_mut())).transpose()
     }
 }

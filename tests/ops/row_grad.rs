@@ -77,7 +77,7 @@ fn sums_of_all_segments() {
         let mut r = rows(2, batch);
         let f = r.lab.given(&factors(batch));
         let mut rec = Recording::new();
-        record_sum(&mut rec, r.rows, r.table, &r.segments, batch, f, r.grads).expect("records");
+        record_sum(&mut rec, r.rows, r.table, &r.segments, batch, f, 0, r.grads).expect("records");
         let mut want = r.lab.values(r.grads).to_vec();
         let mut size: Vec<f64> = want.iter().map(|x| x.abs()).collect();
         for s in &r.segments {
@@ -108,7 +108,7 @@ fn a_row_of_factor_zero_leaves_no_trace() {
         let single = r.segments[5];
         let (one, grad) = (r.rows.part(single.start, 4 * single.n), r.lab.normal(single.n));
         let mut rec = Recording::new();
-        record_sum(&mut rec, r.rows, r.table, &r.segments, 4, f, r.grads).expect("records");
+        record_sum(&mut rec, r.rows, r.table, &r.segments, 4, f, 0, r.grads).expect("records");
         record_sum_single(&mut rec, one, 4, single.n, f, grad).expect("records");
         let bits = |e: &dyn veilgrad::record::Engine| {
             let run = r.lab.run(e, &rec, &[r.grads, grad]);
@@ -158,7 +158,7 @@ fn misfits_are_refused() {
     assert!(record_sq_norm(rec, r.rows, r.table, &r.segments, 4, r.grads, 3).is_err());
     assert!(record_sq_norm(rec, r.rows, r.table, &r.segments[1..], 4, r.grads, 4).is_err());
     assert!(record_sq_norm(rec, r.rows, r.table, &r.segments, 400, r.grads, 400).is_err());
-    assert!(record_sum(rec, r.rows, r.table, &r.segments, 4, r.grads.part(0, 3), r.grads).is_err());
+    assert!(record_sum(rec, r.rows, r.table, &r.segments, 4, r.grads.part(0, 3), 0, r.grads).is_err());
     assert!(record_sq_norm_single(rec, r.rows, 3, 5, r.grads).is_err());
     assert!(record_sum_single(rec, r.rows.part(0, 15), 3, 5, r.grads, r.grads.part(0, 4)).is_err());
     assert!(table(&[Segment { start: 1 << 33, n: 1, dst: 0 }]).is_err());
