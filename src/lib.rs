@@ -7,6 +7,7 @@ pub mod cpu;
 pub mod data;
 pub mod error;
 pub mod files;
+pub mod gpu;
 pub mod graph;
 pub mod kernel;
 pub mod model;
