@@ -6,6 +6,7 @@ pub mod augment;
 pub mod decode;
 mod folder;
 pub mod loader;
+pub mod synthetic;
 mod webdataset;
 
 use std::path::{Path, PathBuf};
