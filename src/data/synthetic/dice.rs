@@ -53,7 +53,7 @@ pub(super) fn palette(dice: &mut Dice<'_>) -> (usize, [f64; 9]) {
     loop {
         let (kind, numbers) = any_palette(dice);
         let (lo, hi) = brightness(kind, &numbers);
-        if hi - lo >= 0.22 && hi >= 0.35 {
+        if hi - lo >= 0.25 && hi >= 0.45 {
             return (kind, numbers);
         }
     }

@@ -93,7 +93,8 @@ impl<F: Real> Neg for One<F> {
     type Output = Self;
     #[inline(always)]
     fn neg(self) -> Self {
-        One(-self.0)
+        // As the vectors do it: the same zero.
+        One(F::zero() - self.0)
     }
 }
 

@@ -108,7 +108,10 @@ fn sample_at<L: Lane>(k: &[f64], p: V<L>) -> [L; 3] {
     let slope = L::of(k[6]) * p.0 + 1.0 + L::of(k[7]) * p.1;
     let light = L::of(k[9]) * slope * (one - L::of(k[8]) * p.dot(p));
     let grey = (c[0] + c[1] + c[2]) * 0.33333334;
-    c.map(|c| clamp01((grey + (c - grey) * L::of(k[10])) * light))
+    for c in &mut c {
+        *c = clamp01((grey + (*c - grey) * L::of(k[10])) * light);
+    }
+    c
 }
 
 /// A run of pixels of one image, by plane.
@@ -216,4 +219,43 @@ pub(super) fn draw<F: Real>(a: &mut Args<'_, F>) {
 /// As many samples at a time as the processor takes; the same bits as [`draw`] at `f32`.
 pub(super) fn draw_fast(a: &mut Args<'_, f32>) {
     draw_with(a, paint_fastest);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::synthetic::{FAMILIES, Synthetic};
+    use crate::rng::Key;
+
+    fn drawn(
+        program: &[f32],
+        pixels: usize,
+        draw: Draw,
+        paint: impl Fn(&mut Band<'_, f32>, Draw),
+    ) -> Vec<[u32; 3]> {
+        let mut planes = [vec![f32::NAN; pixels], vec![f32::NAN; pixels], vec![f32::NAN; pixels]];
+        let [red, green, blue] = &mut planes;
+        paint(&mut Band { program, start: 5, planes: [red, green, blue] }, draw);
+        (0..pixels).map(|i| [0, 1, 2].map(|c: usize| planes[c][i].to_bits())).collect()
+    }
+
+    #[test]
+    fn every_width_of_vector_draws_the_same_bits() {
+        let source = Synthetic::new(&Key::from_seed(11));
+        let draw = Draw { size: 13, samples: 2, normalise: true };
+        // 151 pixels: whole vectors and a rest, for all widths.
+        let mut programs: Vec<_> =
+            (0..FAMILIES.len()).map(|f| source.of_family(f, 0, f as u64).to_vec()).collect();
+        programs.extend(source.programs(1, 60).chunks(PROGRAM).map(<[f32]>::to_vec));
+        for program in &programs {
+            let one = drawn(program, 151, draw, paint::<One<f32>, f32>);
+            assert_eq!(one, drawn(program, 151, draw, paint_fastest), "{program:?}");
+            #[cfg(target_arch = "x86_64")]
+            if is_x86_feature_detected!("avx2") {
+                // SAFETY: the processor has it.
+                let eight = drawn(program, 151, draw, |band, draw| unsafe { paint_eight(band, draw) });
+                assert_eq!(one, eight, "{program:?}");
+            }
+        }
+    }
 }

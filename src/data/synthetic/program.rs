@@ -58,13 +58,13 @@ enum Place {
     Upright(f64, f64),
 }
 
-/// A program with one or, one time in four, two layers of any families.
+/// A program with one or, one time in three, two layers of any families.
 pub(super) fn random(rng: &mut ChaCha20Rng) -> [f32; PROGRAM] {
     let mut dice = Dice(rng);
     let family = dice.below(FAMILIES.len());
     let mut program = single(dice.0, family);
     let mut dice = Dice(rng);
-    if dice.chance(0.25) {
+    if dice.chance(1.0 / 3.0) {
         let other = dice.below(FAMILIES.len());
         layer(&mut dice, other, &mut program[LAYERS + LAYER..]);
         mask(&mut dice, &mut program);

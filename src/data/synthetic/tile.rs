@@ -15,6 +15,12 @@ fn uniforms<L: Lane>(h: L::Bits) -> V<L> {
     V(low::<L>(h), high::<L>(h))
 }
 
+/// One of nine points in a unit square.
+#[inline(always)]
+fn lattice<L: Lane>(h: L::Bits) -> V<L> {
+    (uniforms::<L>(h) * 3.0).floor() * 0.3 + V::of(0.2, 0.2)
+}
+
 /// 0 or 1: whether a whole number is odd.
 #[inline(always)]
 fn odd<L: Lane>(x: L) -> L {
@@ -115,12 +121,11 @@ pub(super) fn glyphs<L: Lane>(p: V<L>, [ax, ay, az, aw, bx, by]: Shape<L>, seed:
     let mut h = hash(cell(i), seed);
     let blank = low::<L>(mix(h + 99));
     let row = at(V(L::of(3.0), i.1), seed).0;
-    let lattice = |h| (uniforms::<L>(h) * 3.0).floor() * 0.3 + V::of(0.2, 0.2);
-    let mut from = lattice(h);
+    let mut from = lattice::<L>(h);
     let mut d = L::of(9.0);
     for k in 0..4 {
         h = mix(h + k);
-        let to = lattice(h);
+        let to = lattice::<L>(h);
         let (e, v) = (to - from, f - from);
         let s = clamp01(v.dot(e) / e.dot(e).max(L::of(1e-4)));
         d = d.min((v - e * s).length());
