@@ -52,8 +52,9 @@ impl Update {
             noise.begin_step(session, step)?;
         }
         self.next_step = step + 1;
-        let correction =
-            |i: usize| self.bias_betas.map_or(1.0, |b| 1.0 / (1.0 - b[i].powf(step as f64 + 1.0)));
+        // Of the rounded betas, as the kernels have them: 1 - 0.999 is off by 1e-5 otherwise, and so would the moments be.
+        let power = |beta: f64| (beta as f32 as f64).powf(step as f64 + 1.0);
+        let correction = |i: usize| self.bias_betas.map_or(1.0, |b| 1.0 / (1.0 - power(b[i])));
         let scalars = [self.std, self.scale, learning_rate, correction(0), correction(1)];
         session.write(self.scalars, &scalars.map(|x| x as f32))
     }

@@ -8,4 +8,5 @@ pub mod clip;
 pub mod config;
 pub mod noise;
 pub(crate) mod normals;
+pub mod oracle;
 pub mod sampling;
