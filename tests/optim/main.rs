@@ -1,7 +1,10 @@
 //! Optimisers against the published formulas, in f64 and element by element.
 
+use std::sync::OnceLock;
+
 use rand_core::Rng;
 use veilgrad::cpu::CpuEngine;
+use veilgrad::gpu::{GpuEngine, Selector};
 use veilgrad::graph::{Graph, Init, Mode, Options, ParamSpec, Plan};
 use veilgrad::ops::{Tensor, linear::Linear, masked_mse::MaskedMse};
 use veilgrad::optim::{Update, adamw::AdamW, sgd::Sgd};
@@ -12,9 +15,12 @@ use veilgrad::record::{Engine, Session};
 use veilgrad::rng::{Key, Purpose, normal};
 use veilgrad::shape::Shape;
 
-/// Every engine that must agree.
-fn engines() -> Vec<Box<dyn Engine>> {
-    vec![Box::new(CpuEngine::<f32>::new()), Box::new(CpuEngine::<f64>::new())]
+/// Every engine that must agree: CPU at both precisions, GPU at the least limits.
+fn engines() -> [&'static dyn Engine; 3] {
+    static ENGINES: OnceLock<(CpuEngine<f32>, CpuEngine<f64>, GpuEngine)> = OnceLock::new();
+    let gpu = || GpuEngine::open_portable(&Selector::named("lavapipe")).expect("lavapipe is installed");
+    let (single, double, gpu) = ENGINES.get_or_init(|| (CpuEngine::new(), CpuEngine::new(), gpu()));
+    [single, double, gpu]
 }
 
 const EXPECTED_BATCH: f64 = 24.0;
@@ -142,10 +148,10 @@ fn adamw_follows_its_formula_with_noise_and_without() {
     for private in [false, true] {
         for engine in engines() {
             for (weight_decay, betas) in [(0.0, [0.9, 0.95]), (0.3, [0.8, 0.999])] {
-                let mut bench = bench(engine.as_ref(), private);
+                let mut bench = bench(engine, private);
                 let adamw = AdamW { weight_decay, betas, eps: 1e-8 };
                 let update = adamw.record(&mut bench.plan.layout, &bench.gradient).unwrap();
-                let got = run(engine.as_ref(), &bench, update);
+                let got = run(engine, &bench, update);
                 let n = got[0].len();
                 let (mut m, mut v) = (vec![0.0; n], vec![0.0; n]);
                 let mut want = vec![got[0].clone()];
@@ -179,10 +185,10 @@ fn sgd_and_lars_follow_their_formulas_with_noise_and_without() {
     for private in [false, true] {
         for engine in engines() {
             for sgd in rules {
-                let mut bench = bench(engine.as_ref(), private);
+                let mut bench = bench(engine, private);
                 let params = bench.plan.params.clone();
                 let update = sgd.record(&mut bench.plan.layout, &bench.gradient, &params).unwrap();
-                let got = run(engine.as_ref(), &bench, update);
+                let got = run(engine, &bench, update);
                 let mut mu = vec![0.0; got[0].len()];
                 let mut want = vec![got[0].clone()];
                 for (t, g) in gradients(&bench).iter().enumerate() {
@@ -211,7 +217,7 @@ fn sgd_and_lars_follow_their_formulas_with_noise_and_without() {
 #[test]
 fn lars_without_parameter_or_gradient_takes_a_plain_step() {
     for engine in engines() {
-        let mut bench = bench(engine.as_ref(), false);
+        let mut bench = bench(engine, false);
         let params = bench.plan.params.clone();
         let mut update = Sgd::lars().record(&mut bench.plan.layout, &bench.gradient, &params).unwrap();
         let mut session = engine.open(&bench.plan.layout).unwrap();
@@ -234,9 +240,9 @@ fn lars_without_parameter_or_gradient_takes_a_plain_step() {
 fn a_step_gives_the_same_bytes_twice() {
     for engine in engines() {
         let once = || {
-            let mut bench = bench(engine.as_ref(), true);
+            let mut bench = bench(engine, true);
             let update = AdamW::default().record(&mut bench.plan.layout, &bench.gradient).unwrap();
-            run(engine.as_ref(), &bench, update)
+            run(engine, &bench, update)
         };
         assert_eq!(once(), once(), "{}", engine.describe());
     }

@@ -101,7 +101,7 @@ fn clipped_sums_equal_the_definition_however_the_batch_is_cut() {
             let mut batches: Vec<Vec<_>> = all.chunks(size).map(<[_]>::to_vec).collect();
             batches.iter_mut().for_each(|b| b.resize(size, None));
             for engine in engines() {
-                let (sum, counts, names) = clipped(engine.as_ref(), rule, &batches);
+                let (sum, counts, names) = clipped(engine, rule, &batches);
                 let params: Vec<(&str, usize)> = names.iter().map(|(n, len)| (n.as_str(), *len)).collect();
                 let lengths: Vec<usize> = names.iter().map(|n| n.1).collect();
                 let want = clipped_sum(&grads, &lengths, rule).unwrap();
@@ -125,7 +125,7 @@ fn an_example_that_is_not_finite_changes_nothing_and_is_counted() {
         for engine in engines() {
             let mut without = good.clone();
             without.insert(1, None);
-            let (want, ..) = clipped(engine.as_ref(), rule, &[without]);
+            let (want, ..) = clipped(engine, rule, &[without]);
             for poison in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                 for place in 0..2 {
                     let mut bad = example(3);
@@ -136,7 +136,7 @@ fn an_example_that_is_not_finite_changes_nothing_and_is_counted() {
                     }
                     let mut with = good.clone();
                     with.insert(1, Some(bad));
-                    let (got, counts, _) = clipped(engine.as_ref(), rule, &[with]);
+                    let (got, counts, _) = clipped(engine, rule, &[with]);
                     assert_eq!(got, want, "{rule:?} {poison} {}", engine.describe());
                     assert_eq!((counts.examples, counts.not_finite), (4, 1));
                 }
@@ -209,7 +209,7 @@ fn hostile_norms_never_leave_the_bound() {
     let norms = [column(|r| r.0), column(|r| r.1)];
     for engine in engines() {
         let f32s = engine.describe().contains("f64");
-        let (found, counts) = factors(engine.as_ref(), ClipRule::Flat { norm: c }, &norms, &column(|r| r.2));
+        let (found, counts) = factors(engine, ClipRule::Flat { norm: c }, &norms, &column(|r| r.2));
         for (row, &factor) in rows.iter().zip(&found[0]) {
             // At f64 the sum of two largest f32 is finite; it is clipped instead of dropped.
             let want = match row.3 {
@@ -223,11 +223,11 @@ fn hostile_norms_never_leave_the_bound() {
         assert_eq!(counts[0], 16);
         assert_eq!(counts[2], if f32s { 3 } else { 4 });
         // The same norms as padding: no factor, no count.
-        let (found, counts) = factors(engine.as_ref(), ClipRule::Flat { norm: c }, &norms, &[0.0; 16]);
+        let (found, counts) = factors(engine, ClipRule::Flat { norm: c }, &norms, &[0.0; 16]);
         assert_eq!((found[0].as_slice(), counts), ([0.0; 16].as_slice(), [0; 3]));
         // By layer: each parameter within its share; one that is not finite drops the example.
         let rule = ClipRule::PerLayer { norm: c };
-        let (found, _) = factors(engine.as_ref(), rule, &norms, &[1.0; 16]);
+        let (found, _) = factors(engine, rule, &norms, &[1.0; 16]);
         for (b, row) in rows.iter().enumerate() {
             let dropped = row.3.is_none() && !(f32s && row.0 == largest);
             for (p, square) in [row.0, row.1].into_iter().enumerate() {
@@ -241,7 +241,7 @@ fn hostile_norms_never_leave_the_bound() {
         }
         // Automatic: below the bound however small the norm is.
         let rule = ClipRule::Automatic { norm: c, gamma: 1e-10 };
-        let (found, _) = factors(engine.as_ref(), rule, &norms, &[1.0; 16]);
+        let (found, _) = factors(engine, rule, &norms, &[1.0; 16]);
         for (row, &factor) in rows.iter().zip(&found[0]) {
             let norm = (row.0.abs() as f64 + row.1.abs() as f64).sqrt();
             assert!(factor == 0.0 || factor as f64 * norm <= c * (1.0 + 1e-6), "{row:?}: {factor}");
@@ -257,7 +257,7 @@ fn every_norm_near_the_bound_stays_within_it() {
     let norms: Vec<f32> = (0..batch).map(|i| (c * c) as f32 * (1.0 + (i as f32 - 2048.0) * 6e-8)).collect();
     for engine in engines() {
         let rule = ClipRule::Flat { norm: c };
-        let (found, _) = factors(engine.as_ref(), rule, std::slice::from_ref(&norms), &vec![1.0; batch]);
+        let (found, _) = factors(engine, rule, std::slice::from_ref(&norms), &vec![1.0; batch]);
         for (square, factor) in norms.iter().zip(&found[0]) {
             let clipped = *factor as f64 * (*square as f64).sqrt();
             assert!(clipped <= c * (1.0 + 1e-6) && clipped >= c * (1.0 - 2e-4), "{square}: {factor}");

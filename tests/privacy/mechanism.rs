@@ -60,13 +60,13 @@ fn an_empty_batch_is_a_step_of_noise_alone_and_no_step_is_noised_twice() {
     let key = Key::from_seed(3);
     for engine in engines() {
         let (graph, loss) = perceptron(2, [3, 4, 5]);
-        let mut plan = lower(engine.as_ref(), &graph, Mode::PerExample { loss }, Some(rule), u64::MAX);
+        let mut plan = lower(engine, &graph, Mode::PerExample { loss }, Some(rule), u64::MAX);
         let clipped = Clipped::new(&mut plan, rule).unwrap();
         let noisy = NoisyGrad::new(clipped.sum, &config(rule, 2.0, 50.0), &mut plan.layout, &key).unwrap();
         let gradient = Gradient::from(noisy);
         assert_eq!((gradient.std(), gradient.scale()), (0.2, 0.02));
         let mut update = AdamW::default().record(&mut plan.layout, &gradient).unwrap();
-        let mut session = open(engine.as_ref(), &plan);
+        let mut session = open(engine, &plan);
         let [zero, step] = [&plan.zero, &update.recording].map(|r| session.prepare(r).unwrap());
         session.run(zero).unwrap();
         update.begin_step(session.as_mut(), 4, 1e-3).unwrap();

@@ -70,7 +70,7 @@ fn every_element_is_the_defined_normal_in_any_cut_of_the_arena() {
     let key = Key::from_seed(11);
     for engine in engines() {
         for step in [0, 1, (1 << 32) + 5, (1 << 63) - 1] {
-            let whole = draw(engine.as_ref(), [33, 70, 17], &key, step, 2.0, u64::MAX);
+            let whole = draw(engine, [33, 70, 17], &key, step, 2.0, u64::MAX);
             for (name, (first, values)) in &whole {
                 for (k, &x) in values.iter().enumerate() {
                     let want = noise(&key, step, first + k as u64);
@@ -80,7 +80,7 @@ fn every_element_is_the_defined_normal_in_any_cut_of_the_arena() {
                     );
                 }
             }
-            let cut = draw(engine.as_ref(), [33, 70, 17], &key, step, 2.0, 4 * 2560);
+            let cut = draw(engine, [33, 70, 17], &key, step, 2.0, 4 * 2560);
             assert_eq!(whole, cut, "{}", engine.describe());
         }
     }
@@ -89,18 +89,18 @@ fn every_element_is_the_defined_normal_in_any_cut_of_the_arena() {
 #[test]
 fn engines_agree_to_a_few_units_in_the_last_place() {
     let key = Key::from_seed(12);
-    let [a, b] = [0, 1].map(|i| draw(engines()[i].as_ref(), [64, 512, 64], &key, 3, 2.0, u64::MAX));
-    for (x, y) in all(&a, 1.0).into_iter().zip(all(&b, 1.0)) {
+    let [a, b, c] = engines().map(|e| all(&draw(e, [64, 512, 64], &key, 3, 2.0, u64::MAX), 1.0));
+    for ((x, y), z) in a.into_iter().zip(b).zip(c) {
         // Near a zero of sine or cosine the angle's own rounding shows, hence the absolute part.
-        assert!((x - y).abs() <= 6e-7 * (x.abs() + y.abs() + 0.2), "{x} against {y}");
+        let tol = 6e-7 * (x.abs() + 0.1);
+        assert!((x - y).abs() <= tol && (x - z).abs() <= tol, "{x} against {y} and {z}");
     }
 }
 
 #[test]
 fn noise_is_normal_of_the_accounted_deviation() {
-    for (seed, engine) in engines().iter().enumerate() {
-        let x =
-            all(&draw(engine.as_ref(), [300, 400, 64], &Key::from_seed(seed as u64), 5, 0.7, u64::MAX), 0.35);
+    for (seed, engine) in engines().into_iter().enumerate() {
+        let x = all(&draw(engine, [300, 400, 64], &Key::from_seed(seed as u64), 5, 0.7, u64::MAX), 0.35);
         assert!(x.len() > 140_000);
         let n = (x.len() as f64).sqrt();
         let fits = distance(x.clone());

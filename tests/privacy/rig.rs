@@ -1,7 +1,10 @@
 //! A small perceptron in a session, and an independent draw of the noise.
 
+use std::sync::OnceLock;
+
 use rand_core::Rng;
 use veilgrad::cpu::CpuEngine;
+use veilgrad::gpu::{GpuEngine, Selector};
 use veilgrad::graph::{Graph, Mode, Options, Plan, Value};
 use veilgrad::model::Net;
 use veilgrad::ops::{Tensor, gelu::Gelu, masked_mse::MaskedMse};
@@ -10,9 +13,12 @@ use veilgrad::privacy::config::{Noise, PrivacyConfig};
 use veilgrad::record::{Engine, Session};
 use veilgrad::rng::{Key, Purpose, normal};
 
-/// Every engine that must agree.
-pub fn engines() -> Vec<Box<dyn Engine>> {
-    vec![Box::new(CpuEngine::<f32>::new()), Box::new(CpuEngine::<f64>::new())]
+/// Every engine that must agree: CPU at both precisions, GPU at the least limits.
+pub fn engines() -> [&'static dyn Engine; 3] {
+    static ENGINES: OnceLock<(CpuEngine<f32>, CpuEngine<f64>, GpuEngine)> = OnceLock::new();
+    let gpu = || GpuEngine::open_portable(&Selector::named("lavapipe")).expect("lavapipe is installed");
+    let (single, double, gpu) = ENGINES.get_or_init(|| (CpuEngine::new(), CpuEngine::new(), gpu()));
+    [single, double, gpu]
 }
 
 pub const TOKENS: usize = 3;
