@@ -3,9 +3,12 @@
 #![warn(missing_docs)]
 
 pub mod checkpoint;
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod cpu;
 pub mod data;
 pub mod error;
+pub mod eval;
 pub mod files;
 pub mod gpu;
 pub mod graph;

@@ -1,4 +1,5 @@
 //! What a trained model is worth: pictures of its reconstructions, and probes of its features.
 
-pub mod pictures;
 pub mod features;
+pub mod pictures;
+pub mod probe;

@@ -58,7 +58,15 @@ fn patch_at(config: &MaeConfig, y: usize, x: usize) -> usize {
 }
 
 /// A predicted pixel; with `norm_pix` the patch's own mean and deviation are put back.
-fn predicted(config: &MaeConfig, image: &[f32], values: &[f32], patch: usize, c: usize, y: usize, x: usize) -> f32 {
+fn predicted(
+    config: &MaeConfig,
+    image: &[f32],
+    values: &[f32],
+    patch: usize,
+    c: usize,
+    y: usize,
+    x: usize,
+) -> f32 {
     let n = config.patch;
     let value = values[((y % n) * n + x % n) * 3 + c];
     if !config.norm_pix {
@@ -93,7 +101,8 @@ mod tests {
         for norm_pix in [false, true] {
             let config = MaeConfig { norm_pix, ..MaeConfig::preset("micro32").unwrap() };
             let (side, l, n) = (32, config.patches(), config.patch);
-            let images: Vec<f32> = (0..3 * side * side).map(|i| ((i * 37) % 101) as f32 / 60.0 - 0.8).collect();
+            let images: Vec<f32> =
+                (0..3 * side * side).map(|i| ((i * 37) % 101) as f32 / 60.0 - 0.8).collect();
             let mut predictions = vec![9.0; config.patch_len()];
             for patch in 0..l {
                 let (top, left) = (patch / 8 * n, patch % 8 * n);

@@ -1,6 +1,7 @@
 //! One model on one device, ready for logical steps: the only place that runs a training step.
 
 use crate::checkpoint::{Checkpoint, Tensor};
+use crate::data::synthetic::{Drawing, PROGRAM};
 use crate::error::{Error, Result};
 use crate::graph::{Graph, Memory, Mode, Options, Plan, Value};
 use crate::model::init_values;
@@ -8,7 +9,7 @@ use crate::optim::{Update, adamw::AdamW};
 use crate::privacy::clip::{ClipCounter, ClipCounts, Clipped};
 use crate::privacy::config::PrivacyConfig;
 use crate::privacy::noise::{Gradient, NoisyGrad, PlainGrad};
-use crate::record::{Engine, Program, Recording, Session, Slice};
+use crate::record::{DType, Engine, Program, Recording, Session, Slice};
 use crate::rng::{Key, Purpose};
 
 /// Under which guarantee a model is trained.
@@ -44,6 +45,9 @@ pub struct Stepper {
     counter: Option<ClipCounter>,
     loss: Slice,
     fetched: Vec<Slice>,
+    /// Draws synthetic images from their programs.
+    program: Option<(Program, Slice)>,
+    recordings: [Recording; 3],
 }
 
 impl Stepper {
@@ -53,6 +57,7 @@ impl Stepper {
     ///
     /// # Errors
     /// [`Error::Mixes`] if a private graph mixes examples; [`Error::Limit`] if memory does not suffice; the engine's.
+    #[expect(clippy::too_many_arguments, reason = "everything that decides a run")]
     pub fn new(
         engine: &dyn Engine,
         graph: &Graph,
@@ -60,6 +65,7 @@ impl Stepper {
         guarantee: Guarantee<'_>,
         optimizer: &AdamW,
         performance: &Performance,
+        synthetic: Option<Drawing>,
         key: &Key,
     ) -> Result<Self> {
         let mode = match guarantee {
@@ -95,21 +101,64 @@ impl Stepper {
                 allowed,
             });
         }
+        let mut draw = Recording::new();
+        let mut program = None;
+        if let (Some(drawing), Some(images)) = (synthetic, plan.inputs.get("images")) {
+            let words = plan.layout.add("synthetic programs", DType::F32, plan.batch * PROGRAM);
+            draw.scope("synthetic");
+            drawing.record(&mut draw, words, *images, plan.batch)?;
+            program = Some(words);
+        }
         let mut session = engine.open(&plan.layout)?;
+        let program = match program {
+            Some(words) => Some((session.prepare(&draw)?, words)),
+            None => None,
+        };
         if let Some((slice, words)) = &plan.segments {
             session.write_u32(*slice, words)?;
         }
         let zero = session.prepare(&plan.zero)?;
+        let recordings = [plan.zero.clone(), physical.clone(), rules.recording.clone()];
         let physical = session.prepare(&physical)?;
         let forward = session.prepare(&plan.forward)?;
         let update = session.prepare(&rules.recording)?;
         let (loss, fetched) = (plan.fetched[0], plan.fetched[1..].to_vec());
-        Ok(Stepper { session, plan, zero, physical, forward, update, rules, counter, loss, fetched })
+        Ok(Stepper {
+            session,
+            plan,
+            zero,
+            physical,
+            forward,
+            update,
+            rules,
+            counter,
+            loss,
+            fetched,
+            program,
+            recordings,
+        })
+    }
+
+    /// Draws a physical batch of synthetic images into the input `images`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the stepper was made without synthetic images; the session's.
+    pub fn draw(&mut self, programs: &[f32]) -> Result<()> {
+        let Some((draw, words)) = self.program else {
+            return Err(Error::invalid("synthetic", "none", "the stepper was made without synthetic images"));
+        };
+        self.session.write(words, programs)?;
+        self.session.run(draw)
     }
 
     /// The lowered plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// What a logical step runs: zero, a physical batch, the update.
+    pub fn recordings(&self) -> &[Recording; 3] {
+        &self.recordings
     }
 
     /// The memory of the session, for inputs.

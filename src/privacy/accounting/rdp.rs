@@ -85,6 +85,12 @@ impl Rdp {
         Ok(())
     }
 
+    /// Everything added so far, `count` times over.
+    pub fn repeated(&self, count: u64) -> Rdp {
+        let divergences = self.divergences.iter().map(|d| d * count as f64).collect();
+        Rdp { orders: self.orders.clone(), divergences }
+    }
+
     /// The smallest epsilon that these orders prove at `delta`.
     ///
     /// # Errors

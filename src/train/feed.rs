@@ -1,0 +1,177 @@
+//! What a run trains on: physical batches of read or drawn images, step by step.
+
+use std::sync::Arc;
+
+use super::recipe::Recipe;
+use super::stepper::Stepper;
+use crate::data::Source;
+use crate::data::augment::{Augment, Transform};
+use crate::data::loader::{Job, Prefetch, Report};
+use crate::data::synthetic::Synthetic;
+use crate::error::{Error, Result};
+use crate::model::mae::{MaeConfig, Mask};
+use crate::privacy::sampling::{PoissonSampler, physical_batches};
+use crate::rng::{Key, Purpose, permutation};
+
+/// Who is in the logical batch of a step.
+pub enum Sampling {
+    /// Poisson sampling, of a private run.
+    Poisson(PoissonSampler),
+    /// Consecutive batches of shuffled epochs. Not private.
+    Epochs {
+        /// Data set size.
+        examples: u64,
+        /// Logical batch size.
+        batch: u64,
+        /// Key of the shuffles.
+        key: Key,
+    },
+}
+
+impl Sampling {
+    fn logical(&self, step: u64) -> Vec<u64> {
+        match self {
+            Sampling::Poisson(sampler) => sampler.batch(step),
+            Sampling::Epochs { examples, batch, key } => {
+                let mut order: Option<(u64, Vec<u32>)> = None;
+                (step * batch..(step + 1) * batch)
+                    .map(|i| {
+                        let (epoch, place) = (i / examples, (i % examples) as usize);
+                        if order.as_ref().is_none_or(|(e, _)| *e != epoch) {
+                            order = Some((epoch, permutation(&mut key.stream(epoch), *examples as usize)));
+                        }
+                        order.as_ref().expect("made above").1[place] as u64
+                    })
+                    .collect()
+            }
+        }
+    }
+}
+
+/// The jobs of steps `start..steps`. An empty logical batch is one physical batch of padding.
+fn jobs(sampling: Sampling, start: u64, steps: u64, size: usize) -> impl Iterator<Item = Job> + Send {
+    (start..steps).flat_map(move |step| {
+        let mut batches = physical_batches(&sampling.logical(step), size);
+        if batches.is_empty() {
+            batches.push(vec![None; size]);
+        }
+        let last = batches.len() - 1;
+        batches
+            .into_iter()
+            .enumerate()
+            .map(move |(i, indices)| Job { step, last: i == last, indices })
+            .collect::<Vec<_>>()
+    })
+}
+
+/// Images for a [`Stepper`].
+pub enum Feed {
+    /// Read from a source, ahead of the device.
+    Read(Prefetch),
+    /// Drawn on the device.
+    Drawn {
+        /// Draws the programs.
+        synthetic: Synthetic,
+        /// Logical batch size.
+        batch: u64,
+    },
+}
+
+impl Feed {
+    /// A feed of images read from `source`, from step `start` on.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if threads cannot be started.
+    pub fn read(
+        source: Arc<dyn Source>,
+        sampling: Sampling,
+        recipe: &Recipe,
+        side: usize,
+        start: u64,
+        run_key: &Key,
+    ) -> Result<Self> {
+        let augment =
+            Augment { scale_min: recipe.data.crop_scale_min as f32, scale_max: 1.0, flip: recipe.data.flip };
+        let transform = Transform::Augmented(augment, run_key.derive(Purpose::Augmentation));
+        let jobs = jobs(sampling, start, recipe.train.steps, recipe.train.physical_batch);
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(8));
+        Ok(Feed::Read(Prefetch::new(source, transform, side, threads, jobs)?))
+    }
+
+    /// Runs all physical batches of a logical step through the stepper.
+    ///
+    /// # Errors
+    /// The stepper's.
+    pub fn step(
+        &mut self,
+        stepper: &mut Stepper,
+        config: &MaeConfig,
+        mask_key: &Key,
+        step: u64,
+    ) -> Result<()> {
+        let size = stepper.plan().batch;
+        match self {
+            Feed::Read(prefetch) => loop {
+                let batch = prefetch
+                    .next_batch()
+                    .ok_or_else(|| Error::Device("the loader stopped before the run's end".into()))?;
+                debug_assert_eq!(batch.job.step, step);
+                let images = stepper.plan().input("images")?;
+                stepper.session().write(images, &batch.images)?;
+                // Padding takes any mask: its weight is zero.
+                let ids = batch.job.indices.iter().map(|i| i.unwrap_or(0));
+                write_masks(stepper, config, mask_key, step, ids)?;
+                stepper.accumulate(&batch.weights)?;
+                if batch.job.last {
+                    return Ok(());
+                }
+            },
+            Feed::Drawn { synthetic, batch } => {
+                for first in (0..*batch).step_by(size) {
+                    let live = (*batch - first).min(size as u64) as usize;
+                    stepper.draw(&synthetic.range(step, first as usize, size))?;
+                    write_masks(stepper, config, mask_key, step, first..first + size as u64)?;
+                    let weights: Vec<f32> = (0..size).map(|i| (i < live) as u8 as f32).collect();
+                    stepper.accumulate(&weights)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Files that could not be used so far.
+    pub fn report(&self) -> Report {
+        match self {
+            Feed::Read(prefetch) => prefetch.report(),
+            Feed::Drawn { .. } => Report::default(),
+        }
+    }
+}
+
+/// Draws and writes the masks of a physical batch; returns the mask itself (B, L).
+///
+/// # Errors
+/// The session's.
+pub fn write_masks(
+    stepper: &mut Stepper,
+    config: &MaeConfig,
+    key: &Key,
+    step: u64,
+    examples: impl Iterator<Item = u64>,
+) -> Result<Vec<f32>> {
+    let mut mask = Mask::default();
+    examples.for_each(|example| mask.push(config, key, step, example));
+    let tables = [
+        ("patches", &mask.patches),
+        ("positions", &mask.positions),
+        ("source", &mask.source),
+        ("target", &mask.target),
+    ];
+    for (name, values) in tables {
+        let slice = stepper.plan().input(name)?;
+        stepper.session().write_u32(slice, values)?;
+    }
+    let slice = stepper.plan().input("mask")?;
+    stepper.session().write(slice, &mask.mask)?;
+    Ok(mask.mask)
+}

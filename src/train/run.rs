@@ -1,0 +1,512 @@
+//! The training loop: the only one.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use image::RgbImage;
+use serde::Serialize;
+
+use super::feed::{Feed, Sampling, write_masks};
+use super::recipe::{Recipe, Schedule};
+use super::state::{Identity, State, publish};
+use super::stepper::{Guarantee, Performance, Stepper};
+use crate::checkpoint::Checkpoint;
+use crate::data::loader::Report;
+use crate::data::synthetic::{Drawing, Synthetic};
+use crate::data::{self, Source};
+use crate::error::{Error, Result};
+use crate::eval::pictures;
+use crate::model::mae::{self, MaeConfig};
+use crate::optim::{adamw::AdamW, schedule};
+use crate::privacy::accounting::Rdp;
+use crate::privacy::clip::ClipRule;
+use crate::privacy::config::{Noise, PrivacyConfig};
+use crate::record::Engine;
+use crate::rng::{Key, Purpose};
+
+/// How to run a recipe.
+#[derive(Clone, Debug, Default)]
+pub struct RunOptions {
+    /// Folder for checkpoints and results; nothing is written without.
+    pub out: Option<PathBuf>,
+    /// Weights to start from.
+    pub init: Option<PathBuf>,
+    /// Go on from the state in `out`.
+    pub resume: bool,
+    /// Public seed instead of a key from the operating system: noise can be subtracted by whoever knows it.
+    pub seed: Option<u64>,
+    /// Refuse a plan over this many bytes.
+    pub memory: Option<u64>,
+    /// Log the training loss of a private run too. It is not covered by the guarantee.
+    pub log_unprotected: bool,
+    /// Public images for the pictures; synthetic ones in private runs otherwise.
+    pub preview: Option<PathBuf>,
+}
+
+/// What is known before the first step.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// What is trained on.
+    pub data: String,
+    /// Where.
+    pub device: String,
+    /// Trainable parameters.
+    pub parameters: u64,
+    /// Steps of the run.
+    pub steps: u64,
+    /// Step it starts from.
+    pub start: u64,
+    /// Logical batch, expected in a private run.
+    pub batch: u64,
+    /// Physical batch.
+    pub physical_batch: u64,
+    /// Bytes on the device, all of them known now.
+    pub memory_bytes: u64,
+    /// The guarantee, in private runs.
+    pub privacy: Option<PrivacySummary>,
+    /// What was left out of the data, and what the user should know.
+    pub warnings: Vec<String>,
+}
+
+/// The mechanism and its cost: the content of `privacy.json`.
+#[derive(Clone, Debug, Serialize)]
+pub struct PrivacySummary {
+    /// In words.
+    pub mechanism: &'static str,
+    /// Which data sets are neighbours.
+    pub neighbouring: &'static str,
+    /// How epsilon was computed.
+    pub accountant: &'static str,
+    /// N.
+    pub examples: u64,
+    /// q.
+    pub sampling_rate: f64,
+    /// sigma.
+    pub noise_multiplier: f64,
+    /// C.
+    pub clipping_norm: f64,
+    /// Steps accounted for.
+    pub steps: u64,
+    /// Epsilon of these steps.
+    pub epsilon: f64,
+    /// Delta.
+    pub delta: f64,
+    /// Whether noise comes from a public seed: then there is no guarantee against whoever knows it.
+    pub public_seed: bool,
+}
+
+/// One line of `metrics.jsonl`.
+#[derive(Clone, Debug, Serialize)]
+pub struct StepRecord {
+    /// Steps done.
+    pub step: u64,
+    /// Learning rate of this step.
+    pub learning_rate: f64,
+    /// Seconds since the start of this process's run.
+    pub seconds: f64,
+    /// Epsilon spent so far.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epsilon: Option<f64>,
+    /// Mean loss of the step's last physical batch; not private runs only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
+    /// The same of a private run, on request: NOT covered by the guarantee.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unprotected_loss: Option<f64>,
+}
+
+/// A recipe on a device, between steps.
+pub struct Run {
+    recipe: Recipe,
+    options: RunOptions,
+    config: MaeConfig,
+    stepper: Stepper,
+    feed: Feed,
+    source: Option<Arc<dyn Source>>,
+    key: Key,
+    mask_key: Key,
+    privacy: Option<(PrivacyConfig, Rdp)>,
+    state: Option<State>,
+    identity: Identity,
+    summary: Summary,
+    step: u64,
+    metrics: Vec<StepRecord>,
+}
+
+impl Run {
+    /// Prepares a run: opens the data, solves for the noise, plans memory, loads weights. Nothing is trained yet.
+    ///
+    /// # Errors
+    /// Every fault of recipe, data, checkpoint and device, each naming file, field and fix.
+    pub fn new(engine: &dyn Engine, recipe: Recipe, options: RunOptions) -> Result<Self> {
+        recipe.validate()?;
+        let config = recipe.mae()?;
+        let source: Option<Arc<dyn Source>> = match &recipe.data.path {
+            Some(path) => Some(data::open(path)?.into()),
+            None => None,
+        };
+        let privacy = match (&recipe.privacy, &source) {
+            (Some(p), Some(source)) => Some(mechanism(p, &recipe, source.len())?),
+            _ => None,
+        };
+        let state = options.out.as_deref().map(State::new);
+        let key = match (&state, options.resume, options.seed) {
+            (Some(state), true, _) if state.exists() => state.key()?,
+            (_, true, _) => {
+                let out = options.out.clone().unwrap_or_default();
+                return Err(Error::checkpoint(out, "holds no state to resume from; leave --resume out"));
+            }
+            (_, false, Some(seed)) => Key::from_seed(seed),
+            (_, false, None) => Key::from_os()?,
+        };
+        let graph = mae::training_graph(&config, recipe.train.physical_batch)?;
+        let guarantee = match &privacy {
+            Some(p) => Guarantee::Private(p),
+            None => Guarantee::NotPrivate { batch: recipe.train.batch as f64 },
+        };
+        let synthetic = Synthetic::new(&key);
+        let performance = Performance { memory: options.memory, fetch: vec![graph.prediction] };
+        let optimizer =
+            AdamW { betas: recipe.train.betas, weight_decay: recipe.train.weight_decay, ..AdamW::default() };
+        let mut stepper = Stepper::new(
+            engine,
+            &graph.graph,
+            graph.loss,
+            guarantee,
+            &optimizer,
+            &performance,
+            Some(Drawing::for_training(config.image)),
+            &key,
+        )?;
+        let identity = Identity {
+            recipe: recipe.to_toml(),
+            data: source
+                .as_ref()
+                .map_or("synthetic".into(), |s| format!("{} {:016x}", s.len(), s.fingerprint())),
+        };
+        let start = match (&state, options.resume, &options.init) {
+            (Some(state), true, _) => state.load(&mut stepper, &identity)?,
+            (_, _, Some(path)) => {
+                stepper.load(&Checkpoint::read(path)?, path, false)?;
+                0
+            }
+            _ => {
+                stepper.initialise(&key)?;
+                0
+            }
+        };
+        if let (Some(state), false) = (&state, options.resume) {
+            state.begin(&key)?;
+        }
+        let feed = feed(&recipe, &config, &source, &privacy, &synthetic, start, &key)?;
+        let privacy = match privacy {
+            Some(p) => {
+                let mut one = Rdp::default();
+                one.compose(&p.event(1))?;
+                Some((p, one))
+            }
+            None => None,
+        };
+        let summary = summary(engine, &recipe, &options, &stepper, source.as_deref(), &privacy, start)?;
+        let mask_key = key.derive(Purpose::Masking);
+        let mut run = Run {
+            recipe,
+            options,
+            config,
+            stepper,
+            feed,
+            source,
+            key,
+            mask_key,
+            privacy,
+            state,
+            identity,
+            summary,
+            step: start,
+            metrics: Vec::new(),
+        };
+        if start == 0 {
+            run.checkpoint()?;
+        }
+        Ok(run)
+    }
+
+    /// What is known before the first step.
+    pub fn summary(&self) -> &Summary {
+        &self.summary
+    }
+
+    /// Steps done.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// Steps so far of this process.
+    pub fn metrics(&self) -> &[StepRecord] {
+        &self.metrics
+    }
+
+    /// Files that could not be used so far.
+    pub fn report(&self) -> Report {
+        self.feed.report()
+    }
+
+    /// The model on its device.
+    pub fn stepper(&mut self) -> &mut Stepper {
+        &mut self.stepper
+    }
+
+    /// Epsilon and delta spent so far; nothing in a run that is not private.
+    ///
+    /// # Errors
+    /// None in practice: the mechanism was accepted before.
+    pub fn spent(&self) -> Result<Option<(f64, f64)>> {
+        match &self.privacy {
+            Some((p, one)) => Ok(Some((one.repeated(self.step).epsilon(p.delta())?.value, p.delta()))),
+            None => Ok(None),
+        }
+    }
+
+    /// Trains to the end of the recipe, saving as it goes; `watch` sees every step and returns whether to go on.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`] after saving, when `watch` says stop; the device's and the file system's.
+    pub fn train(&mut self, mut watch: impl FnMut(&StepRecord) -> bool) -> Result<()> {
+        let begun = Instant::now();
+        let mut saved = Instant::now();
+        let pause = Duration::from_secs(self.recipe.train.checkpoint_seconds);
+        while self.step < self.recipe.train.steps {
+            let record = self.one_step(begun)?;
+            let go_on = watch(&record);
+            self.metrics.push(record);
+            let done = self.step == self.recipe.train.steps;
+            if done || !go_on || saved.elapsed() >= pause {
+                self.checkpoint()?;
+                saved = Instant::now();
+            }
+            if !go_on && !done {
+                return Err(Error::Interrupted(format!(
+                    "after step {}; --resume goes on from there",
+                    self.step
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn one_step(&mut self, begun: Instant) -> Result<StepRecord> {
+        let t = &self.recipe.train;
+        let shape = match t.schedule {
+            Schedule::Vip => schedule::Schedule::Vip,
+            Schedule::WarmupCosine => schedule::Schedule::WarmupCosine,
+            Schedule::Constant => schedule::Schedule::Constant,
+        };
+        let learning_rate = t.learning_rate * shape.at(self.step, t.steps, t.warmup);
+        self.stepper.begin()?;
+        self.feed.step(&mut self.stepper, &self.config, &self.mask_key, self.step)?;
+        self.stepper.finish(self.step, learning_rate)?;
+        let private = self.privacy.is_some();
+        let loss = match !private || self.options.log_unprotected {
+            true => {
+                let losses = self.stepper.unprotected_losses()?;
+                Some(losses.iter().map(|&x| x as f64).sum::<f64>() / losses.len() as f64)
+            }
+            false => None,
+        };
+        self.step += 1;
+        Ok(StepRecord {
+            step: self.step,
+            learning_rate,
+            seconds: begun.elapsed().as_secs_f64(),
+            epsilon: self.spent()?.map(|(epsilon, _)| epsilon),
+            loss: loss.filter(|_| !private),
+            unprotected_loss: loss.filter(|_| private),
+        })
+    }
+
+    /// Saves state, model, recipe, metrics and the guarantee spent so far.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; what was saved before stays.
+    pub fn checkpoint(&mut self) -> Result<()> {
+        let Some(out) = self.options.out.clone() else { return Ok(()) };
+        if let Some(state) = &self.state {
+            state.save(&mut self.stepper, self.step, &self.identity)?;
+        }
+        self.model()?.write(&out.join("model.safetensors"))?;
+        publish(&out.join("recipe.toml"), &self.identity.recipe)?;
+        if let Some(spent) = &self.summary.privacy {
+            let epsilon = self.spent()?.map_or(0.0, |(e, _)| e);
+            let so_far = PrivacySummary { steps: self.step, epsilon, ..spent.clone() };
+            let text = serde_json::to_string_pretty(&so_far).expect("plain data");
+            publish(&out.join("privacy.json"), &(text + "\n"))?;
+        }
+        self.write_metrics(&out.join("metrics.jsonl"))
+    }
+
+    /// Lines of earlier steps stay; those of this process follow.
+    fn write_metrics(&self, path: &Path) -> Result<()> {
+        let first = self.metrics.first().map_or(self.step + 1, |m| m.step);
+        let mut text = Vec::new();
+        if self.options.resume {
+            let before = std::fs::read_to_string(path).unwrap_or_default();
+            for line in before.lines() {
+                let step =
+                    serde_json::from_str::<serde_json::Value>(line).ok().and_then(|v| v["step"].as_u64());
+                if step.is_some_and(|s| s < first) {
+                    let _ = writeln!(text, "{line}");
+                }
+            }
+        }
+        for record in &self.metrics {
+            let _ = writeln!(text, "{}", serde_json::to_string(record).expect("plain data"));
+        }
+        crate::files::write_atomic(path, &text)
+    }
+
+    /// The model's weights, under the published names.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn model(&mut self) -> Result<Checkpoint> {
+        let mut checkpoint = self.stepper.save(false)?;
+        checkpoint.metadata.insert("model".into(), self.recipe.model.size.clone());
+        Ok(checkpoint)
+    }
+
+    /// Original, masked and reconstructed images. In a private run they are synthetic, or the `preview` images that the
+    /// user declared public: the run's own images never leave it.
+    ///
+    /// # Errors
+    /// The device's, and those of the preview images.
+    pub fn pictures(&mut self, count: usize) -> Result<RgbImage> {
+        let (side, size) = (self.config.image, self.stepper.plan().batch);
+        let count = count.min(size);
+        let input = self.stepper.plan().input("images")?;
+        let shown = match (&self.options.preview, &self.source) {
+            (Some(path), _) => Some(data::open(path)?.into()),
+            (None, Some(source)) if self.privacy.is_none() => Some(source.clone()),
+            _ => None,
+        };
+        match shown {
+            Some(source) => {
+                let images = preview(source, side, size, count)?;
+                self.stepper.session().write(input, &images)?;
+            }
+            None => {
+                let synthetic = Synthetic::new(&self.key);
+                self.stepper.draw(&synthetic.programs(u64::MAX >> 2, size))?;
+            }
+        }
+        let examples = 0..size as u64;
+        let mask = write_masks(&mut self.stepper, &self.config, &Key::from_seed(0), 0, examples)?;
+        let prediction = self.stepper.predict()?.remove(0);
+        let images = self.stepper.session().read(input)?;
+        let (l, p) = (self.config.patches(), self.config.patch_len());
+        Ok(pictures::reconstructions(
+            &self.config,
+            &images[..count * 3 * side * side],
+            &prediction[..count * (1 + l) * p],
+            &mask[..count * l],
+        ))
+    }
+}
+
+/// The first decodable images of a source, spread over it.
+fn preview(source: Arc<dyn Source>, side: usize, size: usize, count: usize) -> Result<Vec<f32>> {
+    use crate::data::{augment::Transform, decode};
+    let mut images = vec![0.0; size * 3 * side * side];
+    let stride = (source.len() / count.max(1) as u64).max(1);
+    let mut slots = images.chunks_mut(3 * side * side).take(count);
+    for index in (0..source.len()).step_by(stride as usize) {
+        let Ok(image) = decode::decode(&source.record(index)?.image) else { continue };
+        let Some(slot) = slots.next() else { break };
+        Transform::Centre.apply(&image, side, 0, index, slot);
+    }
+    Ok(images)
+}
+
+fn mechanism(p: &super::recipe::Privacy, recipe: &Recipe, examples: u64) -> Result<PrivacyConfig> {
+    let noise = match (p.epsilon, p.noise_multiplier) {
+        (Some(epsilon), _) => Noise::TargetEpsilon(epsilon),
+        (None, Some(sigma)) => Noise::Multiplier(sigma),
+        (None, None) => {
+            return Err(Error::invalid("privacy", "", "give one of epsilon and noise_multiplier"));
+        }
+    };
+    let clip = ClipRule::Flat { norm: p.clipping_norm };
+    PrivacyConfig::new(examples, recipe.train.batch as f64, recipe.train.steps, clip, noise, p.delta)
+}
+
+fn feed(
+    recipe: &Recipe,
+    config: &MaeConfig,
+    source: &Option<Arc<dyn Source>>,
+    privacy: &Option<PrivacyConfig>,
+    synthetic: &Synthetic,
+    start: u64,
+    key: &Key,
+) -> Result<Feed> {
+    let Some(source) = source else {
+        return Ok(Feed::Drawn { synthetic: synthetic.clone(), batch: recipe.train.batch });
+    };
+    let sampling = match privacy {
+        Some(p) => Sampling::Poisson(p.sampler(key)?),
+        None => Sampling::Epochs {
+            examples: source.len(),
+            batch: recipe.train.batch,
+            key: key.derive(Purpose::Sampling),
+        },
+    };
+    Feed::read(source.clone(), sampling, recipe, config.image, start, key)
+}
+
+fn summary(
+    engine: &dyn Engine,
+    recipe: &Recipe,
+    options: &RunOptions,
+    stepper: &Stepper,
+    source: Option<&dyn Source>,
+    privacy: &Option<(PrivacyConfig, Rdp)>,
+    start: u64,
+) -> Result<Summary> {
+    let mut warnings: Vec<String> = source.map(|s| s.warnings().to_vec()).unwrap_or_default();
+    if privacy.is_some() && options.seed.is_some() {
+        warnings.push("--seed: whoever knows the seed can subtract the noise; use it for tests only".into());
+    }
+    if privacy.is_some() && options.log_unprotected {
+        warnings.push("--log-unprotected: the logged loss is not covered by the guarantee".into());
+    }
+    let privacy = match privacy {
+        Some((p, one)) => Some(PrivacySummary {
+            mechanism: "Poisson-sampled Gaussian (DP-SGD), clipped per example, noise divided by the expected batch",
+            neighbouring: "add or remove one example",
+            accountant: "RDP (Mironov, Talwar, Zhang 2019), conversion of Balle et al. 2020",
+            examples: p.examples(),
+            sampling_rate: p.sampling_rate(),
+            noise_multiplier: p.noise_multiplier(),
+            clipping_norm: p.clip().bound(),
+            steps: p.steps(),
+            epsilon: one.repeated(p.steps()).epsilon(p.delta())?.value,
+            delta: p.delta(),
+            public_seed: options.seed.is_some(),
+        }),
+        None => None,
+    };
+    let plan = stepper.plan();
+    let trained = plan.params.iter().filter(|p| p.grad.is_some());
+    Ok(Summary {
+        data: source.map_or("synthetic images, drawn as they are needed".into(), |s| s.describe()),
+        device: engine.describe(),
+        parameters: trained.map(|p| p.spec.shape.len() as u64).sum(),
+        steps: recipe.train.steps,
+        start,
+        batch: recipe.train.batch,
+        physical_batch: plan.batch as u64,
+        memory_bytes: stepper.bytes(),
+        privacy,
+        warnings,
+    })
+}
