@@ -1,1 +1,5 @@
-fn main() {}
+//! The `veilgrad` command.
+
+fn main() -> std::process::ExitCode {
+    veilgrad::cli::main()
+}

@@ -6,8 +6,8 @@ use std::path::Path;
 use base64::Engine as _;
 use plotters::prelude::*;
 
-use crate::checkpoint::write_atomic;
 use crate::error::{Error, Result};
+use crate::files::write_atomic;
 
 /// Parts of a report, in the order they are shown.
 #[derive(Default)]
@@ -58,7 +58,8 @@ impl Report {
         if points.len() < 2 {
             return Ok(());
         }
-        let svg = draw(title, x_label, &points).map_err(|e| Error::Device(format!("drawing {title}: {e}")))?;
+        let svg =
+            draw(title, x_label, &points).map_err(|e| Error::Device(format!("drawing {title}: {e}")))?;
         self.body.push_str(&svg);
         self.body.push('\n');
         Ok(())
@@ -111,7 +112,11 @@ fn bounds(values: impl Iterator<Item = f64>) -> (f64, f64) {
     (low - margin, high + margin)
 }
 
-fn draw(title: &str, x_label: &str, points: &[(f64, f64)]) -> std::result::Result<String, Box<dyn std::error::Error>> {
+fn draw(
+    title: &str,
+    x_label: &str,
+    points: &[(f64, f64)],
+) -> std::result::Result<String, Box<dyn std::error::Error>> {
     let mut svg = String::new();
     {
         let root = SVGBackend::with_string(&mut svg, (760, 300)).into_drawing_area();
@@ -148,7 +153,11 @@ mod tests {
         let path = folder.path().join("report.html");
         report.write(&path).unwrap();
         let html = std::fs::read_to_string(&path).unwrap();
-        assert!(html.contains("a &lt;b&gt;") && html.contains("&lt;2&gt;") && html.contains("data:image/png;base64,"));
+        assert!(
+            html.contains("a &lt;b&gt;")
+                && html.contains("&lt;2&gt;")
+                && html.contains("data:image/png;base64,")
+        );
         assert!(html.contains("<svg") && !html.contains("src=\"http") && !html.contains("NaN"));
     }
 }
