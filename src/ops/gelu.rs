@@ -5,7 +5,8 @@ use rayon::prelude::*;
 
 use crate::error::Result;
 use crate::kernel::{Args, Kernel, Real};
-use crate::ops::fast::{self, widest};
+use crate::ops::fast;
+use crate::ops::lanes::{Lanes, in_lanes};
 use crate::ops::{Backward, Forward, Op, ParamGrad, Reads, Tensor};
 use crate::record::Recording;
 use crate::shape::Shape;
@@ -85,34 +86,29 @@ fn backward<F: Real>(a: &mut Args<'_, F>) {
 }
 
 #[inline(always)]
-fn cdf(x: f32) -> f32 {
-    0.5 + 0.5 * fast::erf(x * std::f32::consts::FRAC_1_SQRT_2)
+fn cdf<L: Lanes>(x: L) -> L {
+    let half = L::splat(0.5);
+    fast::erf(x.mul(L::splat(std::f32::consts::FRAC_1_SQRT_2))).mul_add(half, half)
 }
 
-widest! {
-    fn values(x: &[f32], y: &mut [f32]) {
-        for (y, &x) in y.iter_mut().zip(x) {
-            *y = x * cdf(x);
+in_lanes! {
+    fn values<L>(x: &[f32], y: &mut [f32]) {
+        for (x, y) in x.chunks(16).zip(y.chunks_mut(16)) {
+            let x = L::load_some(x, 0.0);
+            x.mul(cdf(x)).store_some(y);
         }
     }
-}
 
-widest! {
-    fn slopes(x: &[f32], dy: &[f32], dx: &mut [f32], accumulate: bool) {
-        let slope = |x: f32| {
+    fn slopes<L>(x: &[f32], dy: &[f32], dx: &mut [f32], accumulate: bool) {
+        let root = L::splat(0.398_942_3);
+        for ((x, dy), dx) in x.chunks(16).zip(dy.chunks(16)).zip(dx.chunks_mut(16)) {
+            let (x, dy) = (L::load_some(x, 0.0), L::load_some(dy, 0.0));
             // Beyond 13 the density is under 1e-37; the square of a huge x would not be finite.
-            let t = if x > 13.0 { 13.0 } else { x };
-            let t = if t < -13.0 { -13.0 } else { t };
-            cdf(x) + t * fast::exp(-0.5 * t * t) * 0.398_942_3
-        };
-        if accumulate {
-            for ((dx, &x), &dy) in dx.iter_mut().zip(x).zip(dy) {
-                *dx += dy * slope(x);
-            }
-        } else {
-            for ((dx, &x), &dy) in dx.iter_mut().zip(x).zip(dy) {
-                *dx = dy * slope(x);
-            }
+            let t = fast::hold(x, -13.0, 13.0);
+            let density = fast::exp(t.mul(t).mul(L::splat(-0.5))).mul(root);
+            let slope = t.mul_add(density, cdf(x));
+            let held = if accumulate { L::load_some(dx, 0.0) } else { L::splat(0.0) };
+            dy.mul_add(slope, held).store_some(dx);
         }
     }
 }

@@ -9,7 +9,8 @@ use rayon::prelude::*;
 
 use crate::error::{Error, Result};
 use crate::kernel::{Args, Kernel, Real};
-use crate::ops::fast::{self, widest};
+use crate::ops::fast;
+use crate::ops::lanes::in_lanes;
 use crate::ops::{Backward, Forward, Op, ParamGrad, Reads, Tensor};
 use crate::record::Recording;
 use crate::shape::Shape;
@@ -176,69 +177,73 @@ fn backward_params<F: Real>(a: &mut Args<'_, F>) {
     }
 }
 
-widest! {
-    fn forward_rows(
+in_lanes! {
+    fn forward_rows<L>(
         x: &[f32], gamma: &[f32], beta: &[f32], y: &mut [f32], mean: &mut [f32], rstd: &mut [f32], eps: f32,
     ) {
         let width = gamma.len();
         let share = 1.0 / width as f32;
         let rows = x.chunks_exact(width).zip(y.chunks_exact_mut(width)).zip(mean.iter_mut().zip(rstd));
         for ((x, y), (mean, rstd)) in rows {
-            let m = fast::sum(x, |x| x) * share;
-            // What rounding left in the mean, so that a constant row of any size has variance 0.
-            let rest = fast::sum(x, |x| x - m) * share;
-            let variance = fast::sum(x, |x| (x - m - rest) * (x - m - rest)) * share;
+            let m = fast::sum::<L>(x) * share;
+            // The mean of what is left corrects the mean, so that a constant row of any size has variance 0. It is
+            // a rounding error: subtracting its square cancels nothing.
+            let (rest, squares) = fast::deviations::<L>(x, m);
+            let rest = rest * share;
+            let variance = squares * share - rest * rest;
+            let variance = if variance < 0.0 { 0.0 } else { variance };
             let r = 1.0 / (variance + eps).sqrt();
-            for (((y, &x), &gamma), &beta) in y.iter_mut().zip(x).zip(gamma).zip(beta) {
-                *y = (x - m - rest) * r * gamma + beta;
-            }
             (*mean, *rstd) = (m + rest, r);
+            let m = (L::splat(m), L::splat(rest));
+            let r = L::splat(r);
+            let blocks = x.chunks(16).zip(y.chunks_mut(16)).zip(gamma.chunks(16).zip(beta.chunks(16)));
+            for ((x, y), (gamma, beta)) in blocks {
+                let hat = L::load_some(x, 0.0).sub(m.0).sub(m.1).mul(r);
+                hat.mul_add(L::load_some(gamma, 0.0), L::load_some(beta, 0.0)).store_some(y);
+            }
         }
     }
-}
 
-widest! {
-    fn backward_rows(
+    fn backward_rows<L>(
         x: &[f32], gamma: &[f32], mean: &[f32], rstd: &[f32], dy: &[f32], dx: &mut [f32], accumulate: bool,
     ) {
         let width = gamma.len();
         let share = 1.0 / width as f32;
         let rows = x.chunks_exact(width).zip(dy.chunks_exact(width)).zip(dx.chunks_exact_mut(width));
         for (((x, dy), dx), (&m, &r)) in rows.zip(mean.iter().zip(rstd)) {
-            let (mut lanes, mut lanes_hat) = ([0.0f32; fast::LANES], [0.0f32; fast::LANES]);
+            let (m, r) = (L::splat(m), L::splat(r));
+            let (mut sum, mut sum_hat) = (L::splat(0.0), L::splat(0.0));
             for ((x, dy), gamma) in x.chunks(16).zip(dy.chunks(16)).zip(gamma.chunks(16)) {
-                let mut add = |i: usize| {
-                    let u = gamma[i] * dy[i];
-                    lanes[i] += u;
-                    lanes_hat[i] += u * (x[i] - m) * r;
-                };
-                // The full block apart, so that its length is known to the compiler.
-                if x.len() == 16 && dy.len() == 16 && gamma.len() == 16 {
-                    (0..16).for_each(&mut add);
-                } else {
-                    (0..x.len()).for_each(&mut add);
-                }
+                let u = L::load_some(gamma, 0.0).mul(L::load_some(dy, 0.0));
+                sum = sum.add(u);
+                sum_hat = u.mul_add(L::load_some(x, 0.0).sub(m).mul(r), sum_hat);
             }
-            let (mean_u, mean_u_hat) = (fast::total(lanes) * share, fast::total(lanes_hat) * share);
-            for (((dx, &x), &dy), &gamma) in dx.iter_mut().zip(x).zip(dy).zip(gamma) {
-                let g = r * (gamma * dy - mean_u - (x - m) * r * mean_u_hat);
-                *dx = if accumulate { *dx + g } else { g };
+            let (mean_u, mean_u_hat) = (L::splat(sum.total() * share), L::splat(sum_hat.total() * share));
+            let blocks = x.chunks(16).zip(dy.chunks(16)).zip(gamma.chunks(16).zip(dx.chunks_mut(16)));
+            for ((x, dy), (gamma, dx)) in blocks {
+                let u = L::load_some(gamma, 0.0).mul(L::load_some(dy, 0.0)).sub(mean_u);
+                let hat = L::load_some(x, 0.0).sub(m).mul(r);
+                let held = if accumulate { L::load_some(dx, 0.0) } else { L::splat(0.0) };
+                u.sub(hat.mul(mean_u_hat)).mul_add(r, held).store_some(dx);
             }
         }
     }
-}
 
-widest! {
-    fn params_of_example(
+    fn params_of_example<L>(
         x: &[f32], mean: &[f32], rstd: &[f32], dy: &[f32], dgamma: &mut [f32], dbeta: &mut [f32],
     ) {
         let width = dgamma.len();
-        let rows = x.chunks_exact(width).zip(dy.chunks_exact(width)).zip(mean.iter().zip(rstd));
-        for ((x, dy), (&m, &r)) in rows {
-            for (((dgamma, dbeta), &x), &dy) in dgamma.iter_mut().zip(&mut *dbeta).zip(x).zip(dy) {
-                *dgamma += dy * ((x - m) * r);
-                *dbeta += dy;
+        for (column, (dgamma, dbeta)) in dgamma.chunks_mut(16).zip(dbeta.chunks_mut(16)).enumerate() {
+            let (mut sum, mut sum_hat) = (L::load_some(dbeta, 0.0), L::load_some(dgamma, 0.0));
+            let part = 16 * column..16 * column + dgamma.len();
+            let rows = x.chunks_exact(width).zip(dy.chunks_exact(width)).zip(mean.iter().zip(rstd));
+            for ((x, dy), (&m, &r)) in rows {
+                let (x, dy) = (L::load_some(&x[part.clone()], 0.0), L::load_some(&dy[part.clone()], 0.0));
+                sum = sum.add(dy);
+                sum_hat = dy.mul_add(x.sub(L::splat(m)).mul(L::splat(r)), sum_hat);
             }
+            sum.store_some(dbeta);
+            sum_hat.store_some(dgamma);
         }
     }
 }

@@ -14,6 +14,7 @@ pub mod gather_patches;
 pub mod gelu;
 pub(crate) mod gemm;
 pub(crate) mod gram;
+pub(crate) mod lanes;
 pub mod layer_norm;
 pub mod linear;
 pub mod lookup_grad;
@@ -26,6 +27,7 @@ pub mod relu;
 pub mod restore_tokens;
 pub mod row_grad;
 pub(crate) mod shares;
+mod small_product;
 pub mod weight_grad;
 
 use std::fmt::Debug;
