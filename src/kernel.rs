@@ -170,6 +170,9 @@ pub struct Kernel {
     pub f64: fn(&mut Args<'_, f64>),
     /// What the `cpu` engine runs: the same function at `f32`, or a faster one with the same result.
     pub f32: fn(&mut Args<'_, f32>),
+    /// Share of an output's elements that rounding may change altogether, because the formula has jumps: 0 for
+    /// everything that is trained through, a little for drawings.
+    pub jumps: f64,
 }
 
 impl fmt::Display for Kernel {
@@ -189,9 +192,15 @@ impl fmt::Debug for Kernel {
 #[macro_export]
 macro_rules! kernel {
     ($module:literal, $entry:literal, $twin:ident) => {
-        $crate::kernel::Kernel { module: $module, entry: $entry, f64: $twin::<f64>, f32: $twin::<f32> }
+        $crate::kernel::Kernel {
+            module: $module,
+            entry: $entry,
+            f64: $twin::<f64>,
+            f32: $twin::<f32>,
+            jumps: 0.0,
+        }
     };
     ($module:literal, $entry:literal, $twin:ident, $fast:path) => {
-        $crate::kernel::Kernel { module: $module, entry: $entry, f64: $twin::<f64>, f32: $fast }
+        $crate::kernel::Kernel { module: $module, entry: $entry, f64: $twin::<f64>, f32: $fast, jumps: 0.0 }
     };
 }

@@ -3,6 +3,7 @@
 use veilgrad::cpu::CpuEngine;
 use veilgrad::data::synthetic::{Drawing, FAMILIES, PROGRAM, Synthetic, contact_sheet, render};
 use veilgrad::error::Error;
+use veilgrad::gpu::{GpuEngine, Selector, Tolerance, Verify};
 use veilgrad::record::{DType, Engine, Layout, Recording};
 use veilgrad::rng::Key;
 
@@ -193,6 +194,20 @@ fn assert_engines_agree(one: &dyn Engine, other: &dyn Engine, sizes: &[usize]) {
 #[test]
 fn the_fast_twin_agrees_with_the_oracle() {
     assert_engines_agree(&engine(), &CpuEngine::<f64>::new(), &[31, 32, 33, 64]);
+}
+
+#[test]
+fn the_gpu_agrees_with_the_twin() {
+    let lavapipe = Selector::named("lavapipe");
+    let whole = GpuEngine::open(&lavapipe).expect("apt install mesa-vulkan-drivers");
+    assert_engines_agree(&engine(), &whole, &[31, 33]);
+    let portable = GpuEngine::open_portable(&lavapipe).expect("portable limits");
+    assert_engines_agree(&engine(), &portable, &[32]);
+    // 64 pixels: every family once.
+    let programs: Vec<f32> = (0..FAMILIES.len()).flat_map(|f| source(5).of_family(f, 2, 0)).collect();
+    assert_alike("64", &draw(&programs, plain(64)), &render(&whole, &programs, plain(64)).expect("drawn"));
+    let checked = whole.with_verify(Verify::Every, Tolerance::default());
+    render(&checked, &programs, Drawing::for_training(16)).expect("verification knows of edges");
 }
 
 #[test]

@@ -22,10 +22,11 @@ use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use crate::record::{DType, Engine, Layout, Recording, Slice};
 use crate::rng::{Key, Purpose};
-
-static DRAW: Kernel = crate::kernel!("data/synthetic", "draw", draw, paint::draw_fast);
-
 use paint::draw;
+
+/// A sample at the edge of a cell falls on either side, by rounding.
+static DRAW: Kernel =
+    Kernel { jumps: 0.005, ..crate::kernel!("data/synthetic", "draw", draw, paint::draw_fast) };
 
 /// What a family makes of a point: palette coordinate, shade, gloss.
 type Ink<L> = [L; 3];

@@ -81,7 +81,7 @@ pub(super) fn single(rng: &mut ChaCha20Rng, family: usize) -> [f32; PROGRAM] {
     program[6] = (slope * angle.cos()) as f32;
     program[7] = (slope * angle.sin()) as f32;
     program[8] = if dice.chance(0.3) { dice.range(0.0, 0.25) as f32 } else { 0.0 };
-    program[9] = dice.range(0.8, 1.15) as f32;
+    program[9] = dice.range(0.9, 1.3) as f32;
     program[10] = if dice.chance(0.1) { dice.range(0.0, 0.4) } else { dice.range(0.85, 1.25) } as f32;
     program
 }
