@@ -142,11 +142,25 @@ impl Run {
     /// Every fault of recipe, data, checkpoint and device, each naming file, field and fix.
     pub fn new(engine: &dyn Engine, recipe: Recipe, options: RunOptions) -> Result<Self> {
         recipe.validate()?;
-        let config = recipe.mae()?;
         let source: Option<Arc<dyn Source>> = match &recipe.data.path {
             Some(path) => Some(data::open(path)?.into()),
             None => None,
         };
+        Self::with_source(engine, recipe, options, source)
+    }
+
+    /// As [`Run::new`], on examples of the caller's own; `None` draws synthetic images.
+    ///
+    /// # Errors
+    /// As [`Run::new`].
+    pub fn with_source(
+        engine: &dyn Engine,
+        recipe: Recipe,
+        options: RunOptions,
+        source: Option<Arc<dyn Source>>,
+    ) -> Result<Self> {
+        recipe.validate()?;
+        let config = recipe.mae()?;
         let privacy = match (&recipe.privacy, &source) {
             (Some(p), Some(source)) => Some(mechanism(p, &recipe, source.len())?),
             _ => None,

@@ -1,6 +1,7 @@
 //! The masked autoencoder as a whole: gradients against central differences, per-example norms and clipped sums
 //! against batches of one.
 
+mod clipping;
 mod rig;
 
 use rig::{Rig, close, example, tiny};

@@ -47,6 +47,58 @@ pub fn close(a: f64, b: f64, tol: f64) -> bool {
     (a - b).abs() <= tol * (1e-3 + a.abs().max(b.abs()))
 }
 
+/// Parameters that are the same in every rig. Biases and LayerNorm weights are off their constants, or their gradients
+/// would test little.
+pub fn start_values(plan: &Plan) -> Vec<Vec<f64>> {
+    let key = Key::from_seed(5);
+    let slots = plan.params.iter().enumerate();
+    slots
+        .map(|(i, slot)| {
+            let mut rng = key.stream(1000 + i as u64);
+            let values = init_values(&slot.spec, i, &key);
+            values.into_iter().map(|x| x as f64 + 0.05 * normal(&mut rng)).collect()
+        })
+        .collect()
+}
+
+/// The inputs of a physical batch.
+pub struct Loaded {
+    images: Vec<f32>,
+    mask: Mask,
+    weights: Vec<f32>,
+}
+
+/// A physical batch; `None` is padding.
+pub fn batch_of(config: &MaeConfig, examples: &[Option<Example>]) -> Loaded {
+    let mut loaded = Loaded { images: Vec::new(), mask: Mask::default(), weights: Vec::new() };
+    let padding = example(config, 999);
+    for e in examples {
+        let used = e.as_ref().unwrap_or(&padding);
+        loaded.images.extend_from_slice(&used.image);
+        let mask = &mut loaded.mask;
+        mask.patches.extend(&used.mask.patches);
+        mask.positions.extend(&used.mask.positions);
+        mask.source.extend(&used.mask.source);
+        mask.target.extend(&used.mask.target);
+        mask.mask.extend(&used.mask.mask);
+        loaded.weights.push(if e.is_some() { 1.0 } else { 0.0 });
+    }
+    loaded
+}
+
+impl Loaded {
+    pub fn write(&self, plan: &Plan, session: &mut dyn Session) {
+        let input = |name: &str| plan.input(name).unwrap();
+        session.write(input("images"), &self.images).unwrap();
+        session.write_u32(input("patches"), &self.mask.patches).unwrap();
+        session.write_u32(input("positions"), &self.mask.positions).unwrap();
+        session.write_u32(input("source"), &self.mask.source).unwrap();
+        session.write_u32(input("target"), &self.mask.target).unwrap();
+        session.write(input("mask"), &self.mask.mask).unwrap();
+        session.write(plan.weights.unwrap(), &self.weights).unwrap();
+    }
+}
+
 pub struct Rig<F: TwinReal> {
     config: MaeConfig,
     plan: Plan,
@@ -66,14 +118,8 @@ impl<F: TwinReal> Rig<F> {
         let engine = CpuEngine::<F>::new();
         let plan = graph.graph.lower(&Options::new(mode, &engine).fetch(&[loss])).unwrap();
         let mut session = engine.session(&plan.layout);
-        let key = Key::from_seed(5);
-        for (i, slot) in plan.params.iter().enumerate() {
-            // Biases and LayerNorm weights move off their constants, or their gradients would test little.
-            let mut rng = key.stream(1000 + i as u64);
-            let values: Vec<F> = init_values(&slot.spec, i, &key)
-                .into_iter()
-                .map(|x| F::of(x as f64 + 0.05 * normal(&mut rng)))
-                .collect();
+        for (slot, values) in plan.params.iter().zip(start_values(&plan)) {
+            let values: Vec<F> = values.into_iter().map(F::of).collect();
             session.write_real(slot.values, &values).unwrap();
         }
         if let Some((slice, words)) = &plan.segments {
@@ -87,30 +133,8 @@ impl<F: TwinReal> Rig<F> {
         Rig { config: config.clone(), plan, session, forward, backward, sums, zero, loss }
     }
 
-    /// Writes a physical batch; `None` is padding.
     fn load(&mut self, examples: &[Option<Example>]) {
-        let mut images = Vec::new();
-        let mut mask = Mask::default();
-        let mut weights = Vec::new();
-        for e in examples {
-            let padding = example(&self.config, 999);
-            let used = e.as_ref().unwrap_or(&padding);
-            images.extend_from_slice(&used.image);
-            mask.patches.extend(&used.mask.patches);
-            mask.positions.extend(&used.mask.positions);
-            mask.source.extend(&used.mask.source);
-            mask.target.extend(&used.mask.target);
-            mask.mask.extend(&used.mask.mask);
-            weights.push(if e.is_some() { 1.0 } else { 0.0 });
-        }
-        let input = |name: &str| self.plan.input(name).unwrap();
-        self.session.write(input("images"), &images).unwrap();
-        self.session.write_u32(input("patches"), &mask.patches).unwrap();
-        self.session.write_u32(input("positions"), &mask.positions).unwrap();
-        self.session.write_u32(input("source"), &mask.source).unwrap();
-        self.session.write_u32(input("target"), &mask.target).unwrap();
-        self.session.write(input("mask"), &mask.mask).unwrap();
-        self.session.write(self.plan.weights.unwrap(), &weights).unwrap();
+        batch_of(&self.config, examples).write(&self.plan, &mut self.session);
     }
 
     fn read_gradients(&mut self) -> BTreeMap<String, Vec<f64>> {
