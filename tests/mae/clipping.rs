@@ -126,7 +126,8 @@ fn no_example_moves_the_sum_by_more_than_the_bound() {
     let config = tiny();
     // The third place is padding, or the strange example.
     let base: Vec<Option<Example>> = (0..5).map(|i| (i != 2).then(|| example(&config, i))).collect();
-    let strange: [(&str, fn(f32) -> f32); 7] = [
+    type Change = fn(f32) -> f32;
+    let strange: [(&str, Change); 7] = [
         ("ordinary", |x| x),
         ("huge", |x| x * 1e4),
         ("overflowing", |x| x * 1e30),

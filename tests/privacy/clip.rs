@@ -66,11 +66,14 @@ fn singles(examples: &[u64]) -> Vec<Vec<f64>> {
     examples.iter().map(single).collect()
 }
 
+/// One example's gradients of both parameters.
+type Gradients = (Vec<f32>, Vec<f32>);
+
 /// Runs physical batches and returns the clipped sum with its counters.
 fn clipped(
     engine: &dyn Engine,
     rule: ClipRule,
-    batches: &[Vec<Option<(Vec<f32>, Vec<f32>)>>],
+    batches: &[Vec<Option<Gradients>>],
 ) -> (Vec<f64>, ClipCounts, Vec<(String, usize)>) {
     let (graph, loss) = perceptron(batches[0].len(), WIDTHS);
     let mut plan = lower(engine, &graph, Mode::PerExample { loss }, Some(rule), u64::MAX);

@@ -38,7 +38,7 @@ fn a_target_epsilon_gives_the_noise_that_keeps_it() {
     let rule = ClipRule::Flat { norm: 1.0 };
     let config = PrivacyConfig::new(10_000, 256.0, 500, rule, Noise::TargetEpsilon(3.0), None).unwrap();
     let spent = config.epsilon(500).unwrap().value;
-    assert!(spent <= 3.0 && spent >= 2.99, "{spent}");
+    assert!((2.99..=3.0).contains(&spent), "{spent}");
     assert_eq!((config.delta(), config.sampling_rate(), config.expected_batch()), (5e-5, 0.0256, 256.0));
 }
 

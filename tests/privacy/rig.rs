@@ -75,5 +75,5 @@ pub fn noise(run_key: &Key, step: u64, e: u64) -> f64 {
         u = (a * 2f64.powi(32) + rng.next_u32() as f64 + 1.0) / 2f64.powi(64);
     }
     let angle = std::f64::consts::TAU * b / 2f64.powi(32);
-    (-2.0 * u.ln()).sqrt() * if e % 2 == 0 { angle.cos() } else { angle.sin() }
+    (-2.0 * u.ln()).sqrt() * if e.is_multiple_of(2) { angle.cos() } else { angle.sin() }
 }
