@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use veilgrad::cpu::CpuEngine;
 use veilgrad::data::synthetic::{Drawing, FAMILIES, Synthetic, contact_sheet, render, sheet};
 use veilgrad::error::{Error, Result};
+use veilgrad::gpu::{GpuEngine, Selector};
+use veilgrad::record::Engine;
 use veilgrad::rng::Key;
 
 fn main() -> Result<()> {
@@ -15,10 +17,13 @@ fn main() -> Result<()> {
     let size = args
         .next()
         .map_or(Ok(64), |a| a.parse::<usize>().map_err(|e| Error::invalid("PIXELS", a, e.to_string())))?;
-    let engine = CpuEngine::<f32>::new();
+    let engine: Box<dyn Engine> = match GpuEngine::open(&Selector::Gpu) {
+        Ok(gpu) => Box::new(gpu),
+        Err(_) => Box::new(CpuEngine::<f32>::new()),
+    };
     let key = Key::from_seed(1);
 
-    let families = contact_sheet(&engine, &key, size, FAMILIES.len() / 2, 16)?;
+    let families = contact_sheet(&*engine, &key, size, FAMILIES.len() / 2, 16)?;
     save(&families, folder.join("families.png"))?;
     println!("two families a row: {}", FAMILIES.join(", "));
 
@@ -26,13 +31,9 @@ fn main() -> Result<()> {
     let drawing = Drawing { size, samples: 2, normalise: false };
     let programs = Synthetic::new(&key).programs(0, 12 * 16);
     let start = std::time::Instant::now();
-    let images = render(&engine, &programs, drawing)?;
+    let images = render(&*engine, &programs, drawing)?;
     let seconds = start.elapsed().as_secs_f64();
-    println!(
-        "{:.0} images/s at {size} px on {}",
-        192.0 / seconds,
-        veilgrad::record::Engine::describe(&engine)
-    );
+    println!("{:.0} images/s at {size} px on {}", 192.0 / seconds, engine.describe());
     save(&sheet(&images, size, 16), folder.join("batch.png"))
 }
 
