@@ -1,5 +1,7 @@
 //! SGD with momentum, and LARS (You, Gitman, Ginsburg 2017, arXiv 1708.03888).
 
+use rayon::prelude::*;
+
 use super::Update;
 use crate::error::Result;
 use crate::graph::ParamSlot;
@@ -7,8 +9,8 @@ use crate::kernel::{Args, Kernel, Real};
 use crate::privacy::noise::Gradient;
 use crate::record::{DType, Layout};
 
-static NORMS: Kernel = crate::kernel!("optim/sgd", "norms", norms);
-static STEP: Kernel = crate::kernel!("optim/sgd", "step", step);
+static NORMS: Kernel = crate::kernel!("optim/sgd", "norms", norms, norms_f32);
+static STEP: Kernel = crate::kernel!("optim/sgd", "step", step, step_f32);
 
 /// Settings of SGD; with a positive trust coefficient, of LARS.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -96,4 +98,35 @@ fn step<F: Real>(a: &mut Args<'_, F>) {
         m[k] = momentum * m[k] + ratio[0] * g;
         values[k] -= scalars[2] * m[k];
     }
+}
+
+/// Elements of one task.
+const TASK: usize = 16_384;
+
+/// The same sums by tasks, added up at f64 in their order: over 10^7 elements one running f32 sum would lose digits.
+fn norms_f32(a: &mut Args<'_, f32>) {
+    let (decay, trust) = (a.f("decay"), a.f("trust"));
+    let (scalars, grad, values) = (a.input("scalars"), a.input("grad"), a.input("values"));
+    let squares = |(grad, values): (&[f32], &[f32])| {
+        grad.iter().zip(values).fold([0.0f64; 2], |[p2, g2], (&g, &p)| {
+            let g = (g * scalars[1] + decay * p) as f64;
+            [p2 + p as f64 * p as f64, g2 + g * g]
+        })
+    };
+    let sums: Vec<[f64; 2]> = grad.par_chunks(TASK).zip(values.par_chunks(TASK)).map(squares).collect();
+    let [p, g] = [0, 1].map(|i| sums.iter().map(|s| s[i]).sum::<f64>().sqrt() as f32);
+    a.output("ratio")[0] = if p > 0.0 && g > 0.0 && trust > 0.0 { trust * p / g } else { 1.0 };
+}
+
+fn step_f32(a: &mut Args<'_, f32>) {
+    let (momentum, decay) = (a.f("momentum"), a.f("decay"));
+    let (scalars, grad, ratio) = (a.input("scalars"), a.input("grad"), a.input("ratio")[0]);
+    let (values, m) = (a.output("values"), a.output("m"));
+    let tasks = values.par_chunks_mut(TASK).zip(m.par_chunks_mut(TASK)).zip(grad.par_chunks(TASK));
+    tasks.for_each(|((values, m), grad)| {
+        for ((p, m), g) in values.iter_mut().zip(m).zip(grad) {
+            *m = momentum * *m + ratio * (g * scalars[1] + decay * *p);
+            *p -= scalars[2] * *m;
+        }
+    });
 }

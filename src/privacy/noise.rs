@@ -213,3 +213,41 @@ fn add_f32(a: &mut Args<'_, f32>) {
     let (stream, scalars, grad) = (a.input_u32("stream"), a.input("scalars"), a.output("grad"));
     normals::add(stream, block, scalars[0], grad);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::CpuEngine;
+    use crate::gpu::{GpuEngine, Selector};
+    use crate::record::Engine;
+
+    #[test]
+    fn counters_carry_past_32_bits_on_every_engine() {
+        let mut layout = Layout::default();
+        let stream = layout.add("stream", DType::U32, 12);
+        let scalars = layout.add("scalars", DType::F32, 1);
+        let grad = layout.add("grad", DType::F32, 16 * 12);
+        let mut rec = Recording::new();
+        let dispatch = rec.dispatch(&ADD).bind("stream", stream).bind("scalars", scalars).bind("grad", grad);
+        dispatch.n("n", grad.len).n("block", 3).threads(12).unwrap();
+        let gpu = GpuEngine::open_portable(&Selector::named("lavapipe")).expect("lavapipe is installed");
+        let engines: [&dyn Engine; 3] = [&CpuEngine::<f32>::new(), &CpuEngine::<f64>::new(), &gpu];
+        for engine in engines {
+            let mut session = engine.open(&layout).unwrap();
+            let program = session.prepare(&rec).unwrap();
+            session.write(scalars, &[1.0]).unwrap();
+            for (step, offset) in
+                [(0, 0), (9, (1 << 32) - 8), (u64::MAX, (7 << 32) - 4), (1 << 33, u64::MAX - 7)]
+            {
+                let key = Key::from_seed(step ^ 5);
+                session.write_u32(stream, &StreamWords::new(&key, step, offset).0).unwrap();
+                session.write(grad, &[0.0; 16 * 12]).unwrap();
+                session.run(program).unwrap();
+                for (e, z) in session.read(grad).unwrap().into_iter().enumerate() {
+                    let want = normals::tests::drawn(&key, step, offset.wrapping_add(3), e as u64);
+                    assert!((z as f64 - want).abs() <= 2e-6, "{step} {offset} {e}: {z} against {want}");
+                }
+            }
+        }
+    }
+}

@@ -32,63 +32,85 @@ impl StreamWords {
     }
 }
 
-/// Blocks computed side by side.
-const LANES: usize = 16;
+/// Blocks computed side by side: enough that the compiler keeps the loops over them as loops, and vectorises those.
+const LANES: usize = 64;
 
 #[inline(always)]
-fn quarter(s: &mut [[u32; LANES]; 16], [a, b, c, d]: [usize; 4]) {
-    for l in 0..LANES {
-        s[a][l] = s[a][l].wrapping_add(s[b][l]);
-        s[d][l] = (s[d][l] ^ s[a][l]).rotate_left(16);
-        s[c][l] = s[c][l].wrapping_add(s[d][l]);
-        s[b][l] = (s[b][l] ^ s[c][l]).rotate_left(12);
-        s[a][l] = s[a][l].wrapping_add(s[b][l]);
-        s[d][l] = (s[d][l] ^ s[a][l]).rotate_left(8);
-        s[c][l] = s[c][l].wrapping_add(s[d][l]);
-        s[b][l] = (s[b][l] ^ s[c][l]).rotate_left(7);
-    }
+fn quarter(s: &mut [u32; 16], [a, b, c, d]: [usize; 4]) {
+    s[a] = s[a].wrapping_add(s[b]);
+    s[d] = (s[d] ^ s[a]).rotate_left(16);
+    s[c] = s[c].wrapping_add(s[d]);
+    s[b] = (s[b] ^ s[c]).rotate_left(12);
+    s[a] = s[a].wrapping_add(s[b]);
+    s[d] = (s[d] ^ s[a]).rotate_left(8);
+    s[c] = s[c].wrapping_add(s[d]);
+    s[b] = (s[b] ^ s[c]).rotate_left(7);
 }
 
-/// Words of `LANES` consecutive ChaCha20 blocks, word by word; `flip` is xored into the counters.
+/// Words of [`LANES`] consecutive blocks, word by word.
+type Words = [[u32; LANES]; 16];
+
+/// Fills `s` with the ChaCha20 blocks from `block` on; `flip` is xored into the counters.
 #[inline(always)]
-fn chacha(stream: &[u32], block: u32, flip: u64) -> [[u32; LANES]; 16] {
-    let mut start = [[0; LANES]; 16];
-    for (word, constant) in start.iter_mut().zip([0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574]) {
-        *word = [constant; LANES];
-    }
-    for i in 0..8 {
-        start[4 + i] = [stream[i]; LANES];
-    }
-    let offset = stream[8] as u64 | (stream[9] as u64) << 32;
+fn chacha(stream: &[u32], block: u32, flip: u64, s: &mut Words) {
+    let offset = (stream[8] as u64 | (stream[9] as u64) << 32).wrapping_add(block as u64);
+    let mut start = [0; 16];
+    start[..4].copy_from_slice(&[0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574]);
+    start[4..12].copy_from_slice(&stream[..8]);
+    start[14..].copy_from_slice(&stream[10..12]);
+    let mut counters = [[0; LANES]; 2];
     for l in 0..LANES {
-        let counter = offset.wrapping_add(block as u64 + l as u64) ^ flip;
-        start[12][l] = counter as u32;
-        start[13][l] = (counter >> 32) as u32;
+        let counter = offset.wrapping_add(l as u64) ^ flip;
+        counters[0][l] = counter as u32;
+        counters[1][l] = (counter >> 32) as u32;
     }
-    start[14] = [stream[10]; LANES];
-    start[15] = [stream[11]; LANES];
-    let mut s = start;
+    for (row, first) in s.iter_mut().zip(start) {
+        row.fill(first);
+    }
+    s[12..14].copy_from_slice(&counters);
     for _ in 0..10 {
-        for i in 0..4 {
-            quarter(&mut s, [i, 4 + i, 8 + i, 12 + i]);
-        }
-        for i in 0..4 {
-            quarter(&mut s, [i, 4 + (i + 1) % 4, 8 + (i + 2) % 4, 12 + (i + 3) % 4]);
+        // A whole double round per lane: its sixteen words stay in registers.
+        for l in 0..LANES {
+            let mut x: [u32; 16] = std::array::from_fn(|w| s[w][l]);
+            quarter(&mut x, [0, 4, 8, 12]);
+            quarter(&mut x, [1, 5, 9, 13]);
+            quarter(&mut x, [2, 6, 10, 14]);
+            quarter(&mut x, [3, 7, 11, 15]);
+            quarter(&mut x, [0, 5, 10, 15]);
+            quarter(&mut x, [1, 6, 11, 12]);
+            quarter(&mut x, [2, 7, 8, 13]);
+            quarter(&mut x, [3, 4, 9, 14]);
+            for w in 0..16 {
+                s[w][l] = x[w];
+            }
         }
     }
-    for (word, first) in s.iter_mut().zip(start) {
-        word.iter_mut().zip(first).for_each(|(w, f)| *w = w.wrapping_add(f));
+    // The counters' rows start from 0 here and are added next.
+    for (row, first) in s.iter_mut().zip(start) {
+        row.iter_mut().for_each(|x| *x = x.wrapping_add(first));
     }
-    s
+    for (row, counters) in s[12..14].iter_mut().zip(counters) {
+        row.iter_mut().zip(counters).for_each(|(x, c)| *x = x.wrapping_add(c));
+    }
 }
 
-/// Words and the tails that lengthen their radius words; zero where no lane needs one.
+/// Fills `words`, and `tails` with what lengthens radius words; `tails` is left as it is where no lane needs it.
 #[inline(always)]
-fn words_and_tails(stream: &[u32], block: u32) -> [[[u32; LANES]; 16]; 2] {
-    let words = chacha(stream, block, 0);
-    let small = words.iter().step_by(2).flatten().fold(false, |any, &a| any | (a < SHORT));
-    let tails = if small { chacha(stream, block, 1 << 63) } else { [[0; LANES]; 16] };
-    [words, tails]
+fn words_and_tails(stream: &[u32], block: u32, words: &mut Words, tails: &mut Words) {
+    chacha(stream, block, 0, words);
+    let mut least = [u32::MAX; LANES];
+    for j in (0..BLOCK).step_by(2) {
+        for l in 0..LANES {
+            least[l] = least[l].min(words[j][l]);
+        }
+    }
+    let mut small = false;
+    for a in least {
+        small |= a < SHORT;
+    }
+    if small {
+        chacha(stream, block, 1 << 63, tails);
+    }
 }
 
 /// Radius words from here on are used as they are.
@@ -108,8 +130,9 @@ fn pair<F: Real>(a: u32, tail: u32, b: u32) -> (F, F) {
 
 /// Calls `f` with every element's index and normal, by the definition: `n` elements from block `block` on.
 pub(crate) fn each<F: Real>(stream: &[u32], block: usize, n: usize, mut f: impl FnMut(usize, F)) {
+    let [mut words, mut tails] = [[[0; LANES]; 16]; 2];
     for first in (0..n.div_ceil(BLOCK)).step_by(LANES) {
-        let [words, tails] = words_and_tails(stream, (block + first) as u32);
+        words_and_tails(stream, (block + first) as u32, &mut words, &mut tails);
         for l in 0..LANES {
             for j in (0..BLOCK).step_by(2) {
                 let (z0, z1) = pair(words[j][l], tails[j][l], words[j + 1][l]);
@@ -151,28 +174,31 @@ fn fast_pair(a: u32, tail: u32, b: u32) -> (f32, f32) {
 }
 
 widest! {
-    /// Fills `out` (at most [`LANES`] blocks) with the normals from block `block` on.
-    pub(crate) fn fill_lanes(stream: &[u32], block: u32, out: &mut [f32]) {
-        let [words, tails] = words_and_tails(stream, block);
-        let mut z = [[0.0f32; LANES]; 16];
+    /// Fills `out` (at most [`LANES`] blocks) with the normals from block `block` on; the rest is scratch.
+    pub(crate) fn fill_lanes(stream: &[u32], block: u32, words: &mut Words, tails: &mut Words, out: &mut [f32]) {
+        words_and_tails(stream, block, words, tails);
         for j in (0..BLOCK).step_by(2) {
             for l in 0..LANES {
-                (z[j][l], z[j + 1][l]) = fast_pair(words[j][l], tails[j][l], words[j + 1][l]);
+                let z = fast_pair(words[j][l], tails[j][l], words[j + 1][l]);
+                (words[j][l], words[j + 1][l]) = (z.0.to_bits(), z.1.to_bits());
             }
         }
-        for (e, out) in out.iter_mut().enumerate() {
-            *out = z[e % BLOCK][e / BLOCK];
+        for (l, out) in out.chunks_mut(BLOCK).enumerate() {
+            for (e, out) in out.iter_mut().enumerate() {
+                *out = f32::from_bits(words[e][l]);
+            }
         }
     }
 }
 
-/// Elements that [`shares`] hands out at once.
-pub(crate) const SHARE: usize = LANES * BLOCK * 16;
+/// Elements that [`add`] and the optimisers hand out at once.
+pub(crate) const SHARE: usize = LANES * BLOCK * 4;
 
 /// Fills `out` with the normals from block `block` on, fast. A multiple of 16 elements.
 pub(crate) fn fill(stream: &[u32], block: usize, out: &mut [f32]) {
+    let [mut words, mut tails] = [[[0; LANES]; 16]; 2];
     for (i, out) in out.chunks_mut(LANES * BLOCK).enumerate() {
-        fill_lanes(stream, (block + i * LANES) as u32, out);
+        fill_lanes(stream, (block + i * LANES) as u32, &mut words, &mut tails, out);
     }
 }
 
@@ -187,10 +213,20 @@ pub(crate) fn add(stream: &[u32], block: usize, std: f32, grad: &mut [f32]) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use rand_core::Rng;
 
     use super::*;
+
+    /// Element `e` from block `offset` on, drawn by `rand_chacha`.
+    pub(crate) fn drawn(key: &Key, step: u64, offset: u64, e: u64) -> f64 {
+        let at = (offset as u128 + (e / 16) as u128) * 16 + (e % 16 / 2 * 2) as u128;
+        let (mut rng, mut tails) = (key.stream(step), key.stream(step));
+        rng.set_word_pos(at);
+        tails.set_word_pos(((1u128 << 67) ^ at) % (1 << 68));
+        let z = pair::<f64>(rng.next_u32(), tails.next_u32(), rng.next_u32());
+        if e % 2 == 0 { z.0 } else { z.1 }
+    }
 
     #[test]
     fn words_are_those_of_rand_chacha() {
@@ -199,7 +235,8 @@ mod tests {
         {
             let key = Key::from_seed(seed);
             for flip in [0, 1 << 63] {
-                let words = chacha(&StreamWords::new(&key, step, offset).0, 2, flip);
+                let mut words = [[7; LANES]; 16];
+                chacha(&StreamWords::new(&key, step, offset).0, 2, flip, &mut words);
                 let mut rng = key.stream(step);
                 rng.set_word_pos((flip as u128 + offset as u128 + 2) * 16);
                 for l in 0..LANES {
@@ -236,7 +273,8 @@ mod tests {
         let words = StreamWords::new(&Key::from_seed(1), 0, 0).0;
         let (mut tailed, mut rng, mut tails) = (0, Key::from_seed(1).stream(0), Key::from_seed(1).stream(0));
         for block in (0..40_000).step_by(LANES) {
-            let [_, found] = words_and_tails(&words, block);
+            let [mut drawn, mut found] = [[[0; LANES]; 16]; 2];
+            words_and_tails(&words, block, &mut drawn, &mut found);
             rng.set_word_pos(block as u128 * 16);
             for l in 0..LANES {
                 for j in (0..BLOCK).step_by(2) {
