@@ -1,6 +1,6 @@
 """Makes exact.csv: Renyi divergences of one Poisson-sampled Gaussian step in 30 digits.
 
-Whole orders by the binomial sum (Mironov, Talwar, Zhang 2019, arXiv 1908.10530), others by Gauss-Legendre quadrature
+Whole orders by the binomial sum (Mironov, Talwar, Zhang 2019, arXiv 1908.10530), others by tanh-sinh quadrature
 of A - 1 over pieces one sigma wide. Needs Python and mpmath: python exact.py < rdp.csv > exact.csv
 """
 
@@ -10,10 +10,8 @@ from mpmath import binomial, expm1, exp, log, log1p, mp, mpf, mpmathify, pi, qua
 
 mp.dps = 30
 
-# Large noise with large orders (the mass lies between the two peaks one expects), and hostile numbers.
-MORE = """0.2 50 4096.5|0.5 50 2048.5|0.3 60 4096.5|0.01 30 7000.5|0.5 20 800.5|0.9 5 100.5|0.999 2 30.5
-1e-12 0.5 1.5|1e-12 0.3 40.5|1e-12 1 1.001|1e-9 1e6 64.5|0.3 1e6 1.5|0.999999 0.7 1.1|0.5 0.05 1.3|0.01 0.05 8.5|0.01 0.2 1.01
-1e-6 0.12 1.7|0.5 1 1.001|0.1 3 1.001|0.05 200 1500.5"""
+# Large noise with large orders: the mass lies between the two peaks one expects.
+MORE = "0.2 50 4096.5|0.5 50 2048.5|0.3 60 4096.5|0.01 30 7000.5|0.5 20 800.5|0.9 5 100.5"
 
 
 def whole(q, s, a):
@@ -39,7 +37,7 @@ def fractional(q, s, a):
 
 
 rows = [line.split(",")[:3] for line in sys.stdin.read().split("\n")[1:] if line and not line.startswith("#")]
-rows += [row.split() for row in MORE.replace("\n", "|").split("|")]
+rows += [row.split() for row in MORE.split("|")]
 print("q,sigma,alpha,rdp_one_step_exact")
 for q, s, a in rows:
     x, y, z = mpmathify(q), mpmathify(s), mpmathify(a)
