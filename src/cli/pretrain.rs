@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::train::recipe::Recipe;
 use crate::train::run::{Run, RunOptions, StepRecord, Summary};
 
-/// Train a model by a recipe: privately, if the recipe has a [privacy] section.
+/// Train a model by a recipe: privately, if the recipe has a `privacy` section.
 ///
 /// Says epsilon, delta, noise, sampling rate, steps and memory before it starts. Writes to --out: model.safetensors,
 /// recipe.toml, metrics.jsonl, privacy.json (private runs), reconstructions.png, report.html, and state/ for --resume.
