@@ -40,8 +40,8 @@ pub struct ProbeCommand {
     /// Batch size of the linear layer.
     #[arg(long, default_value_t = 128)]
     batch: usize,
-    /// Learning rate per 256 examples of a batch.
-    #[arg(long, default_value_t = 0.1)]
+    /// Peak learning rate per 256 examples of a batch (0.1 for batches of 16,384, as published).
+    #[arg(long, default_value_t = 12.8)]
     rate: f64,
     /// Images on the device at once.
     #[arg(long, default_value_t = 64)]

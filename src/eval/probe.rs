@@ -36,7 +36,8 @@ pub struct ProbeConfig {
     pub warmup: u64,
     /// Batch size.
     pub batch: usize,
-    /// Peak learning rate per 256 examples of a batch: 0.1 as published.
+    /// Peak learning rate per 256 examples of a batch. LARS turns weights by a share of rate x trust a step, so the rate must
+    /// follow the number of steps: the default gives the published peak of 6.4 (0.1 per 256 at batch 16,384) at batch 128.
     pub base_rate: f64,
     /// LARS trust coefficient: 0.001 as published.
     pub trust: f64,
@@ -46,7 +47,7 @@ pub struct ProbeConfig {
 
 impl Default for ProbeConfig {
     fn default() -> Self {
-        ProbeConfig { epochs: 90, warmup: 10, batch: 128, base_rate: 0.1, trust: 0.001, views: 0 }
+        ProbeConfig { epochs: 90, warmup: 10, batch: 128, base_rate: 12.8, trust: 0.001, views: 0 }
     }
 }
 
