@@ -60,6 +60,8 @@ fn budgets() {
         "6000",
         "--noise-multiplier",
         "0.48",
+        "--accountant",
+        "rdp-vip",
         "--json",
     ];
     let epsilon = json(&published)["epsilon"].as_f64().unwrap();

@@ -5,3 +5,4 @@ pub mod recipe;
 pub mod run;
 pub mod state;
 pub mod stepper;
+mod summary;
