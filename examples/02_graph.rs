@@ -1,7 +1,7 @@
 //! A graph and its gradient: one linear layer, a squared error per example, and the norm of every example's gradient
 //! without storing that gradient.
 //!
-//! Success looks like: `loss 0.5000 8.0000`, `norms 1.4142 11.3137`, and the summed gradient `[9.0, 1.0]`.
+//! Success looks like: `loss 0.5000 8.0000`, `norms 2.0000 11.3137`, and the weighted gradient sum `[9.0, 1.0]`.
 
 use veilgrad::cpu::CpuEngine;
 use veilgrad::graph::{Graph, Init, Mode, Options, ParamSpec};
