@@ -225,7 +225,7 @@ pub(crate) mod tests {
         rng.set_word_pos(at);
         tails.set_word_pos(((1u128 << 67) ^ at) % (1 << 68));
         let z = pair::<f64>(rng.next_u32(), tails.next_u32(), rng.next_u32());
-        if e % 2 == 0 { z.0 } else { z.1 }
+        if e.is_multiple_of(2) { z.0 } else { z.1 }
     }
 
     #[test]
