@@ -7,6 +7,8 @@
 // `*_factor` (A transposed, B not): row k of both operands carries the factor of its example,
 // factors[k / rows_per_factor]; a factor of 0 makes both rows exact zeros, whatever they hold (0 * NaN is NaN).
 // Sums run over k in order, in f32.
+// spec: TRANS_A=0|1, TRANS_B=0|1, TM=4|8, TN=1|2|3|4, LANES=8, SLICES=1
+// spec: TRANS_A=0|1, TRANS_B=0|1, TM=4, TN=1, LANES=8, SLICES=8
 import package::lib::index::{index_group};
 import package::spec::{TRANS_A, TRANS_B, TM, TN, LANES, SLICES};
 

@@ -2,6 +2,7 @@
 // Parallelisation: one invocation holds TM rows by TN columns of C in registers, LANES invocations lie side by side
 // along the columns; the row comes from the workgroup alone. Rows and columns past the end are read clamped to the
 // last one and never written. Factors as in ops/matmul. Sums run over k in order, in f32.
+// spec: TM=4|8, TN=1|2|3|4, LANES=8
 import package::lib::index::{index_group};
 import package::spec::{TM, TN, LANES};
 

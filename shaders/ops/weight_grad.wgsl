@@ -8,6 +8,7 @@
 // terms of both signs, which may all but cancel: rounding would then make the norm too small and the clip too
 // weak. Each term is therefore rounded up by SLACK of its size. What still falls below 0 `total` lifts to 0, but
 // only if it is finite: a NaN must reach the clip.
+// spec: TM=8, TN=1|4, LANES=8; TM=8, TN=2, LANES=8|16
 import package::lib::index::{index_group};
 import package::spec::{TM, TN, LANES};
 

@@ -1,4 +1,5 @@
 // The rules of ops/weight_grad for any widths, element by element, and the last sum of both.
+// spec: TM=8, TN=1|4, LANES=8; TM=8, TN=4, LANES=32
 import package::lib::index::{index_group};
 import package::spec::{TM, TN, LANES};
 

@@ -43,7 +43,7 @@ impl Default for Options {
         Options {
             dispatches_per_submit: 64,
             submissions_in_flight: 3,
-            timeout: Duration::from_secs(60),
+            timeout: Duration::from_secs(300),
             checked_shaders: false,
             profiling: false,
             verify: Verify::Off,
@@ -121,7 +121,8 @@ impl GpuEngine {
         self
     }
 
-    /// How long to wait for the device before giving up with [`Error::Device`] (60 s at first).
+    /// How long to wait for the device before giving up with [`Error::Device`] (300 s at first: a hung GPU is
+    /// stopped by its driver long before, and software adapters are slow).
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.options.timeout = timeout;
         self

@@ -3,8 +3,10 @@
 //! The text of a shader is the only source of its interface: bindings, params, workgroup size and workgroup
 //! memory are read from it here, and everything above binds by name.
 
+pub mod check;
 mod link;
 mod reflect;
+mod uniform;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
