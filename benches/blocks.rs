@@ -1,4 +1,5 @@
-//! Speed of what stands between the products of a ViT: `cargo bench --bench blocks [-- FILTER]`.
+//! Speed of what stands between the products of a ViT: `cargo bench --bench blocks [-- FILTER]`, on the CPU or, with
+//! the environment's `DEVICE=NAME`, on the GPU of that name.
 //!
 //! Attention as a share of the machine's rate of small products; LayerNorm and GELU as multiples of the time that
 //! copying as many bytes takes.
@@ -6,6 +7,7 @@
 use std::time::Instant;
 
 use veilgrad::cpu::CpuEngine;
+use veilgrad::gpu::{GpuEngine, Selector};
 use veilgrad::ops::attention::Attention;
 use veilgrad::ops::gelu::Gelu;
 use veilgrad::ops::layer_norm::LayerNorm;
@@ -16,7 +18,11 @@ use veilgrad::shape::Shape;
 fn main() {
     // `cargo bench` passes flags of its own.
     let filter = std::env::args().skip(1).find(|a| !a.starts_with('-')).unwrap_or_default();
-    let engine = CpuEngine::<f32>::new();
+    let engine: Box<dyn Engine> = match std::env::var("DEVICE") {
+        Ok(name) => Box::new(GpuEngine::open(&Selector::named(name)).expect("adapter")),
+        Err(_) => Box::new(CpuEngine::<f32>::new()),
+    };
+    let engine = engine.as_ref();
     println!("{}", engine.describe());
     // (name, examples, tokens, heads, head dim)
     for (name, b, t, heads, head) in [
@@ -29,7 +35,7 @@ fn main() {
         if name.contains(&filter) {
             let op = Attention::full(heads);
             let shape = Shape::from([b, t, 3 * heads * head]);
-            let (forward, backward) = time_op(&engine, &op, std::slice::from_ref(&shape));
+            let (forward, backward) = time_op(engine, &op, std::slice::from_ref(&shape));
             let giga = op.flops(&[shape]) as f64 / 1e9;
             // Forward is two products of this size, backward five.
             println!(
@@ -58,7 +64,7 @@ fn main() {
             if !name.contains(&filter) {
                 return;
             }
-            let (forward, backward) = time_op(&engine, op, shapes);
+            let (forward, backward) = time_op(engine, op, shapes);
             let (copy, copy_backward) = (copy(2.0 * bytes), copy((reads + 1.0) * bytes));
             println!(
                 "{name:26} forward {:5.2} x copy {:8.1} us   backward {:5.2} x copy {:8.1} us",

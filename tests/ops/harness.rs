@@ -1,7 +1,10 @@
 //! What every op must hold, checked from its declaration and a list of inputs.
 
+use std::sync::LazyLock;
+
 use rand_core::Rng;
 use veilgrad::cpu::{CpuEngine, CpuSession, TwinReal};
+use veilgrad::gpu::{GpuEngine, Selector};
 use veilgrad::ops::{Backward, Forward, Grad, Op, ParamGrad};
 use veilgrad::record::{DType, Engine, Layout, Recording, Session, Slice};
 use veilgrad::rng::{Key, normal};
@@ -480,7 +483,14 @@ fn poison(
     Ok(())
 }
 
-/// Every engine under test.
+/// Every engine under test: the CPU at f32, and lavapipe with all it offers and with what every device has. One
+/// device each for the whole run; no lavapipe is a failure.
 pub fn engines() -> Vec<Box<dyn Engine>> {
-    vec![Box::new(CpuEngine::<f32>::new())]
+    static DEVICES: LazyLock<[GpuEngine; 2]> = LazyLock::new(|| {
+        let lavapipe = Selector::named("lavapipe");
+        [GpuEngine::open(&lavapipe), GpuEngine::open_portable(&lavapipe)]
+            .map(|engine| engine.expect("lavapipe is installed"))
+    });
+    let [whole, portable] = DEVICES.clone();
+    vec![Box::new(CpuEngine::<f32>::new()), Box::new(whole), Box::new(portable)]
 }
