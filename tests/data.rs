@@ -169,7 +169,7 @@ fn loading_skips_what_cannot_be_decoded() {
     let load = |threads: usize| {
         let transform = Transform::Augmented(Augment::PRETRAIN, Key::from_seed(1));
         let mut loader = Prefetch::new(source.clone(), transform, 8, threads, in_order(3, 2, 7)).unwrap();
-        let batches: Vec<_> = std::iter::from_fn(|| loader.next_batch()).collect();
+        let batches: Vec<_> = std::iter::from_fn(|| loader.next_batch().unwrap()).collect();
         (batches, loader.report())
     };
     let (batches, report) = load(1);
@@ -183,4 +183,43 @@ fn loading_skips_what_cannot_be_decoded() {
     assert!(batches.iter().zip(&again).all(|(a, b)| a.images == b.images));
     // Dropping a loader that nobody drained stops it.
     drop(Prefetch::new(source.clone(), Transform::Centre, 8, 2, in_order(1 << 40, 2, 0)).unwrap());
+}
+
+/// A source whose third record panics, as a faulty decoder or an embedder's own source may.
+struct Faulty;
+
+impl Source for Faulty {
+    fn len(&self) -> u64 {
+        6
+    }
+
+    fn record(&self, index: u64) -> veilgrad::Result<data::Record> {
+        assert!(index != 2, "a fault of the source");
+        Ok(data::Record { image: png(4, 4, 9), ..data::Record::default() })
+    }
+
+    fn classes(&self) -> &[String] {
+        &[]
+    }
+
+    fn describe(&self) -> String {
+        "faulty".into()
+    }
+
+    fn fingerprint(&self) -> u64 {
+        0
+    }
+
+    fn warnings(&self) -> &[String] {
+        &[]
+    }
+}
+
+#[test]
+fn a_failing_loader_does_not_look_like_the_end() {
+    let mut loader = Prefetch::new(Arc::new(Faulty), Transform::Centre, 4, 1, in_order(6, 2, 0)).unwrap();
+    assert!(loader.next_batch().unwrap().is_some());
+    assert!(loader.next_batch().unwrap_err().to_string().contains("loader"));
+    let mut whole = Prefetch::new(Arc::new(Faulty), Transform::Centre, 4, 1, in_order(2, 2, 0)).unwrap();
+    assert!(whole.next_batch().unwrap().is_some() && whole.next_batch().unwrap().is_none());
 }

@@ -31,6 +31,9 @@ impl Folder {
                 let mut below = Vec::new();
                 for entry in std::fs::read_dir(folder).map_err(|e| Error::io(folder, e))? {
                     let path = entry.map_err(|e| Error::io(folder, e))?.path();
+                    if path.file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b".")) {
+                        continue;
+                    }
                     if path.is_dir() {
                         below.push(path);
                     } else if is_image(&path) {

@@ -1,6 +1,7 @@
 //! Loading ahead of the device: decode and augment on worker threads.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -56,6 +57,8 @@ struct Shared {
     side: usize,
     cache: Mutex<(HashMap<u64, Arc<RgbImage>>, usize)>,
     failures: Mutex<HashMap<u64, String>>,
+    /// Set after the last job: a loader that ends without it has failed.
+    finished: AtomicBool,
 }
 
 impl Shared {
@@ -129,8 +132,14 @@ impl Prefetch {
             .thread_name(|i| format!("loader {i}"))
             .build()
             .map_err(|e| fail(&e))?;
-        let shared =
-            Arc::new(Shared { source, transform, side, cache: Mutex::default(), failures: Mutex::default() });
+        let shared = Arc::new(Shared {
+            source,
+            transform,
+            side,
+            cache: Mutex::default(),
+            failures: Mutex::default(),
+            finished: AtomicBool::new(false),
+        });
         let (send, batches): (SyncSender<Batch>, _) = sync_channel(3);
         let worker = shared.clone();
         let work = move || {
@@ -140,14 +149,22 @@ impl Prefetch {
                     return;
                 }
             }
+            worker.finished.store(true, Ordering::Release);
         };
         let thread = std::thread::Builder::new().name("loader".into()).spawn(work).map_err(|e| fail(&e))?;
         Ok(Prefetch { shared, batches: Some(batches), thread: Some(thread) })
     }
 
     /// The next batch; nothing after the last job.
-    pub fn next_batch(&mut self) -> Option<Batch> {
-        self.batches.as_ref()?.recv().ok()
+    ///
+    /// # Errors
+    /// [`Error::Device`] if a loader thread failed before the last job: fewer examples must not pass for all of them.
+    pub fn next_batch(&mut self) -> Result<Option<Batch>> {
+        match self.batches.as_ref().map(Receiver::recv) {
+            Some(Ok(batch)) => Ok(Some(batch)),
+            _ if self.shared.finished.load(Ordering::Acquire) => Ok(None),
+            _ => Err(Error::Device("a loader thread failed before the end of the data".into())),
+        }
     }
 
     /// Files that could not be used so far.

@@ -161,7 +161,8 @@ fn index_shard(
         };
         let start = end;
         let data = entry.raw_file_position();
-        if data + entry.size() > size {
+        // The size is the file's claim: it may be anything.
+        if data.checked_add(entry.size()).is_none_or(|end| end > size) {
             return Ok(Err(format!("is cut off inside a member at byte {start}")));
         }
         end = (data + entry.size()).next_multiple_of(512);

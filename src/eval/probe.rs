@@ -86,7 +86,7 @@ pub fn extract(
         let jobs = in_order(source.len(), encoder.batch(), view);
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
         let mut loader = Prefetch::new(source.clone(), transform, side, threads, jobs)?;
-        while let Some(batch) = loader.next_batch() {
+        while let Some(batch) = loader.next_batch()? {
             let features = encoder.features(&batch.images)?;
             for (i, row) in features.chunks(out.width).enumerate() {
                 if let (Some(class), true) = (batch.classes[i], batch.weights[i] != 0.0) {

@@ -113,7 +113,7 @@ impl Feed {
         match self {
             Feed::Read(prefetch) => loop {
                 let batch = prefetch
-                    .next_batch()
+                    .next_batch()?
                     .ok_or_else(|| Error::Device("the loader stopped before the run's end".into()))?;
                 debug_assert_eq!(batch.job.step, step);
                 let images = stepper.plan().input("images")?;
