@@ -129,7 +129,9 @@ pub(super) fn mapped(
         });
     })?;
     device.poll(Some(after), Some(timeout))?;
-    match receiver.try_recv() {
+    // The submission is done, but a thread that polls the device for another session may have taken this answer out
+    // of wgpu and not have delivered it yet.
+    match receiver.recv_timeout(timeout) {
         Ok(Ok(())) => {}
         Ok(Err(error)) => return Err(Error::Device(format!("{what}: {error}"))),
         Err(_) => return Err(Error::Device(format!("{what}: the device finished without an answer"))),
