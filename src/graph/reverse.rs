@@ -201,6 +201,10 @@ impl<'a> Reverse<'a> {
                     Use::Rows(target) => dx[i] = Some(target),
                     Use::Form(form) => used.push((p, form)),
                 }
+            } else if node.op.param_grad(i) != ParamGrad::None {
+                // Backward writes rows per example there, or nothing: either would be taken for a gradient.
+                let what = format!("input {i} is for a parameter: what is computed has no gradient there");
+                return Err(Error::shape(format!("{} ({})", node.op.name(), node.label), what));
             } else if node.op.passes_through(i) {
                 self.pass_through(v, dy);
             } else if node.op.differentiable(i) {

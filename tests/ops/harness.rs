@@ -1,17 +1,17 @@
 //! What every op must hold, checked from its declaration and a list of inputs.
 
-use std::sync::LazyLock;
-
 use rand_core::Rng;
 use veilgrad::cpu::{CpuEngine, CpuSession, TwinReal};
-use veilgrad::gpu::{GpuEngine, Selector};
 use veilgrad::ops::{Backward, Forward, Grad, Op, ParamGrad};
-use veilgrad::record::{DType, Engine, Layout, Recording, Session, Slice};
+use veilgrad::record::{DType, Layout, Recording, Session, Slice};
 use veilgrad::rng::{Key, normal};
 use veilgrad::shape::Shape;
 
+pub use crate::engines::{engines, outcomes};
+
 /// Examples, tokens and width that most ops are tried at.
-pub const SIZES: [(usize, usize, usize); 4] = [(1, 1, 1), (2, 3, 5), (3, 17, 65), (2, 5, 48)];
+pub const SIZES: [(usize, usize, usize); 6] =
+    [(1, 1, 1), (1, 2, 4), (2, 3, 5), (3, 17, 65), (2, 5, 48), (2, 65, 3)];
 
 /// How an input is filled.
 #[derive(Clone, Debug)]
@@ -109,7 +109,7 @@ impl Data {
     }
 }
 
-fn fill(case: &Case) -> Vec<Data> {
+pub fn fill(case: &Case) -> Vec<Data> {
     let key = Key::from_seed(case.name.bytes().map(u64::from).sum());
     let mut out = Vec::new();
     for (i, input) in case.inputs.iter().enumerate() {
@@ -136,8 +136,8 @@ fn fill(case: &Case) -> Vec<Data> {
 }
 
 /// An op recorded in a layout of its own: forward and backward programs and every slice.
-struct Bench {
-    layout: Layout,
+pub struct Bench {
+    pub layout: Layout,
     inputs: Vec<Slice>,
     outputs: Vec<Slice>,
     dy: Slice,
@@ -150,7 +150,7 @@ struct Bench {
 /// Elements after each tensor that must stay as they were.
 const CANARY: usize = 64;
 
-fn build(case: &Case) -> Result<Bench, String> {
+pub fn build(case: &Case) -> Result<Bench, String> {
     let fail = |e: veilgrad::Error| format!("{}: {e}", case.name);
     let shapes = case.shapes();
     let op = &case.op;
@@ -205,13 +205,27 @@ fn build(case: &Case) -> Result<Bench, String> {
 
 /// What one engine computes: outputs, then gradients.
 #[derive(Clone, Debug)]
-struct Outcome {
-    outputs: Vec<Data>,
-    dx: Vec<Option<Vec<f64>>>,
+pub struct Outcome {
+    /// Results of the op.
+    pub outputs: Vec<Data>,
+    /// Gradients by the inputs, or per-example rows.
+    pub dx: Vec<Option<Vec<f64>>>,
     accumulated: Vec<Option<Vec<f64>>>,
 }
 
-fn run_on(bench: &Bench, session: &mut dyn Session, data: &[Data], dy: &[f64]) -> Result<Outcome, String> {
+impl Outcome {
+    /// The first result.
+    pub fn y(&self) -> &[f64] {
+        self.outputs[0].float()
+    }
+}
+
+pub fn run_on(
+    bench: &Bench,
+    session: &mut dyn Session,
+    data: &[Data],
+    dy: &[f64],
+) -> Result<Outcome, String> {
     let e = |e: veilgrad::Error| e.to_string();
     let narrow = |x: &[f64]| x.iter().map(|&x| x as f32).collect::<Vec<f32>>();
     // NaN everywhere first: what an op fails to write, or writes past its end, shows.
@@ -260,7 +274,7 @@ fn run_on(bench: &Bench, session: &mut dyn Session, data: &[Data], dy: &[f64]) -
 }
 
 /// The f64 oracle, at full precision throughout.
-fn run_oracle(bench: &Bench, data: &[Data], dy: &[f64]) -> Result<Outcome, String> {
+pub fn run_oracle(bench: &Bench, data: &[Data], dy: &[f64]) -> Result<Outcome, String> {
     let mut session = CpuEngine::<f64>::new().session(&bench.layout);
     write_inputs(&mut session, bench, data)?;
     let e = |e: veilgrad::Error| e.to_string();
@@ -481,16 +495,4 @@ fn poison(
         }
     }
     Ok(())
-}
-
-/// Every engine under test: the CPU at f32, and lavapipe with all it offers and with what every device has. One
-/// device each for the whole run; no lavapipe is a failure.
-pub fn engines() -> Vec<Box<dyn Engine>> {
-    static DEVICES: LazyLock<[GpuEngine; 2]> = LazyLock::new(|| {
-        let lavapipe = Selector::named("lavapipe");
-        [GpuEngine::open(&lavapipe), GpuEngine::open_portable(&lavapipe)]
-            .map(|engine| engine.expect("lavapipe is installed"))
-    });
-    let [whole, portable] = DEVICES.clone();
-    vec![Box::new(CpuEngine::<f32>::new()), Box::new(whole), Box::new(portable)]
 }

@@ -6,6 +6,10 @@ mod add;
 mod add_lookup;
 mod add_table;
 mod attention;
+mod batch_norm;
+mod cross_entropy;
+mod embedding;
+mod engines;
 mod gather_patches;
 mod gelu;
 mod harness;
@@ -59,6 +63,21 @@ fn add_table_cases() {
 #[test]
 fn attention_cases() {
     run(attention::cases());
+}
+
+#[test]
+fn batch_norm_cases() {
+    run(batch_norm::cases());
+}
+
+#[test]
+fn cross_entropy_cases() {
+    run(cross_entropy::cases());
+}
+
+#[test]
+fn embedding_cases() {
+    run(embedding::cases());
 }
 
 #[test]
