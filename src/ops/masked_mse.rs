@@ -12,8 +12,9 @@ use crate::shape::Shape;
 static FORWARD: Kernel = crate::kernel!("ops/masked_mse", "forward", forward);
 static BACKWARD: Kernel = crate::kernel!("ops/masked_mse", "backward", backward);
 
-/// Inputs: prediction (B, skip + L, P), target (B, L, P), mask (B, L), 1 where a patch was removed. Result: loss (B).
-/// An example without removed patches has loss 0 and gradient 0.
+/// Inputs: prediction (B, skip + L, P), target (B, L, P), mask (B, L), 1 where a patch was removed. Result: loss (B);
+/// saves the number of removed patches (B). What kept patches hold is never read; an example without removed patches
+/// has loss 0 and gradient 0.
 #[derive(Clone, Copy, Debug)]
 pub struct MaskedMse {
     /// Leading rows of the prediction that stand for no patch (1: the class token).
@@ -30,7 +31,7 @@ impl Op for MaskedMse {
             [&[b, rows, p], &[b1, l, p1], &[b2, l2]]
                 if b == b1 && b == b2 && rows == self.skip + l && l == l2 && p == p1 && l > 0 && p > 0 =>
             {
-                Ok(vec![Tensor::float([b])])
+                Ok(vec![Tensor::float([b]), Tensor::float([b])])
             }
             _ => {
                 let skip = self.skip;
@@ -55,7 +56,7 @@ impl Op for MaskedMse {
     }
 
     fn reads(&self) -> Reads {
-        Reads { inputs: vec![0, 1, 2], outputs: vec![] }
+        Reads { inputs: vec![0, 1, 2], outputs: vec![1] }
     }
 
     fn forward(&self, rec: &mut Recording, io: &Forward<'_>) -> Result<()> {
@@ -65,6 +66,7 @@ impl Op for MaskedMse {
             .bind("wanted", io.inputs[1])
             .bind("mask", io.inputs[2])
             .bind("loss", io.outputs[0])
+            .bind("removed", io.outputs[1])
             .n("batch", dims[0])
             .n("patches", dims[1])
             .n("width", dims[2])
@@ -75,32 +77,27 @@ impl Op for MaskedMse {
     fn backward(&self, rec: &mut Recording, io: &Backward<'_>) -> Result<()> {
         let Some(dx) = io.dx[0] else { return Ok(()) };
         let dims = io.shapes[1].dims();
-        let rows = dims[0] * (self.skip + dims[1]);
         rec.dispatch(&BACKWARD)
             .bind("prediction", io.inputs[0])
             .bind("wanted", io.inputs[1])
             .bind("mask", io.inputs[2])
+            .bind("removed", io.outputs[1])
             .bind("dloss", io.dy)
             .bind("dprediction", dx.slice)
-            .n("rows", rows)
+            .n("n", dx.slice.len)
             .n("patches", dims[1])
             .n("width", dims[2])
             .n("skip", self.skip)
             .param("accumulate", dx.flag())
-            .threads(rows)
+            .threads(dx.slice.len)
     }
-}
-
-/// Number of removed patches.
-fn removed<F: Real>(mask: &[F]) -> F {
-    mask.iter().copied().sum()
 }
 
 fn forward<F: Real>(a: &mut Args<'_, F>) {
     let (patches, width, skip) = (a.n("patches"), a.n("width"), a.n("skip"));
     let (prediction, wanted) = (a.input("prediction"), a.input("wanted"));
-    let (mask, loss) = (a.input("mask"), a.output("loss"));
-    loss.par_iter_mut().enumerate().for_each(|(b, loss)| {
+    let (mask, loss, removed) = (a.input("mask"), a.output("loss"), a.output("removed"));
+    loss.par_iter_mut().zip(removed).enumerate().for_each(|(b, (loss, removed))| {
         let mask = &mask[b * patches..][..patches];
         let prediction = &prediction[(b * (skip + patches) + skip) * width..][..patches * width];
         let wanted = &wanted[b * patches * width..][..patches * width];
@@ -111,8 +108,8 @@ fn forward<F: Real>(a: &mut Args<'_, F>) {
                 sum += m * squares / F::of(width as f64);
             }
         }
-        let count = removed(mask);
-        *loss = if count == F::zero() { F::zero() } else { sum / count };
+        *removed = mask.iter().copied().sum();
+        *loss = if *removed == F::zero() { F::zero() } else { sum / *removed };
     });
 }
 
@@ -120,11 +117,10 @@ fn backward<F: Real>(a: &mut Args<'_, F>) {
     let (patches, width, skip) = (a.n("patches"), a.n("width"), a.n("skip"));
     let accumulate = a.n("accumulate") != 0;
     let (prediction, wanted, mask) = (a.input("prediction"), a.input("wanted"), a.input("mask"));
-    let (dloss, dprediction) = (a.input("dloss"), a.output("dprediction"));
+    let (removed, dloss, dprediction) = (a.input("removed"), a.input("dloss"), a.output("dprediction"));
     let example = (skip + patches) * width;
     dprediction.par_chunks_mut(example).enumerate().for_each(|(b, dx)| {
         let mask = &mask[b * patches..][..patches];
-        let count = removed(mask);
         for (row, dx) in dx.chunks_mut(width).enumerate() {
             let m = if row < skip { F::zero() } else { mask[row - skip] };
             if m == F::zero() {
@@ -133,7 +129,7 @@ fn backward<F: Real>(a: &mut Args<'_, F>) {
                 }
                 continue;
             }
-            let scale = F::of(2.0) * m * dloss[b] / (count * F::of(width as f64));
+            let scale = F::of(2.0) * m * dloss[b] / (removed[b] * F::of(width as f64));
             let p = &prediction[b * example + row * width..][..width];
             let w = &wanted[(b * patches + row - skip) * width..][..width];
             for (d, (&p, &w)) in dx.iter_mut().zip(p.iter().zip(w)) {

@@ -9,6 +9,7 @@ use crate::record::Recording;
 use crate::shape::Shape;
 
 static FORWARD: Kernel = crate::kernel!("ops/patchify", "forward", forward);
+static STANDARDIZE: Kernel = crate::kernel!("ops/patchify", "standardize", standardize);
 
 /// Order of the values inside a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,27 +74,33 @@ impl Op for Patchify {
 
     fn forward(&self, rec: &mut Recording, io: &Forward<'_>) -> Result<()> {
         let dims = io.shapes[0].dims();
-        let patches = io.outputs[0].len / (3 * self.patch * self.patch);
+        let (n, width) = (io.outputs[0].len, 3 * self.patch * self.patch);
         rec.dispatch(&FORWARD)
             .bind("images", io.inputs[0])
             .bind("y", io.outputs[0])
-            .n("patches", patches)
+            .n("n", n)
             .n("height", dims[2])
             .n("width", dims[3])
             .n("side", self.patch)
             .n("channel_first", (self.order == Order::ChannelRowColumn) as usize)
-            .n("standardize", self.standardize as usize)
-            .threads(patches)
+            .threads(n)?;
+        if !self.standardize {
+            return Ok(());
+        }
+        rec.dispatch(&STANDARDIZE)
+            .bind("y", io.outputs[0])
+            .n("patches", n / width)
+            .n("width", width)
+            .groups(n / width)
     }
 }
 
 fn forward<F: Real>(a: &mut Args<'_, F>) {
-    let (height, width, p) = (a.n("height"), a.n("width"), a.n("side"));
-    let (channel_first, standardize) = (a.n("channel_first") != 0, a.n("standardize") != 0);
+    let (height, width, p, channel_first) =
+        (a.n("height"), a.n("width"), a.n("side"), a.n("channel_first") != 0);
     let (images, y) = (a.input("images"), a.output("y"));
     let (per_row, per_image) = (width / p, height / p * (width / p));
-    let n = 3 * p * p;
-    y.par_chunks_mut(n).enumerate().for_each(|(patch, y)| {
+    y.par_chunks_mut(3 * p * p).enumerate().for_each(|(patch, y)| {
         let (b, l) = (patch / per_image, patch % per_image);
         let (top, left) = (l / per_row * p, l % per_row * p);
         for (k, y) in y.iter_mut().enumerate() {
@@ -101,11 +108,18 @@ fn forward<F: Real>(a: &mut Args<'_, F>) {
                 if channel_first { (k / (p * p), k / p % p, k % p) } else { (k % 3, k / 3 / p, k / 3 % p) };
             *y = images[((b * 3 + c) * height + top + row) * width + left + column];
         }
-        if standardize {
-            let mean = y.iter().copied().sum::<F>() / F::of(n as f64);
-            let variance = y.iter().map(|&x| (x - mean) * (x - mean)).sum::<F>() / F::of(n as f64 - 1.0);
-            let scale = F::one() / (variance + F::of(1e-6)).sqrt();
-            y.iter_mut().for_each(|y| *y = (*y - mean) * scale);
-        }
+    });
+}
+
+fn standardize<F: Real>(a: &mut Args<'_, F>) {
+    let (width, y) = (a.n("width"), a.output("y"));
+    let n = F::of(width as f64);
+    y.par_chunks_mut(width).for_each(|y| {
+        let mean = y.iter().copied().sum::<F>() / n;
+        // The mean of what is left corrects the mean, so that a patch of one colour gives zeros.
+        let mean = mean + y.iter().map(|&x| x - mean).sum::<F>() / n;
+        let variance = y.iter().map(|&x| (x - mean) * (x - mean)).sum::<F>() / (n - F::one());
+        let scale = F::one() / (variance + F::of(1e-6)).sqrt();
+        y.iter_mut().for_each(|y| *y = (*y - mean) * scale);
     });
 }
