@@ -5,15 +5,13 @@ use std::time::Instant;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use super::{DeviceArg, JsonArg, output};
+use super::{DeviceArg, JsonArg, output, random_step};
 use crate::error::{Error, Result};
 use crate::model::mae::{self, MaeConfig};
-use crate::optim::adamw::AdamW;
 use crate::privacy::clip::ClipRule;
 use crate::privacy::config::{Noise, PrivacyConfig};
-use crate::rng::{Key, normal};
-use crate::train::feed::write_masks;
-use crate::train::stepper::{Guarantee, Performance, Stepper};
+use crate::rng::Key;
+use crate::train::stepper::Guarantee;
 
 /// Measure speed and memory on this machine.
 #[derive(Debug, Args)]
@@ -77,23 +75,7 @@ impl StepBench {
             if self.mode != "both" && self.mode != name {
                 continue;
             }
-            let (optimizer, performance) = (AdamW::default(), Performance::default());
-            let mut stepper = Stepper::new(
-                engine.as_ref(),
-                &graph.graph,
-                graph.loss,
-                guarantee,
-                &optimizer,
-                &performance,
-                None,
-                &key,
-            )?;
-            stepper.initialise(&key)?;
-            let mut rng = key.stream(0);
-            let images = stepper.plan().input("images")?;
-            let pixels: Vec<f32> = (0..images.len).map(|_| normal(&mut rng) as f32).collect();
-            stepper.session().write(images, &pixels)?;
-            write_masks(&mut stepper, &config, &key, 0, 0..self.batch as u64)?;
+            let stepper = random_step::stepper(engine.as_ref(), &config, &graph, guarantee, &key)?;
             steppers.push((name, stepper, Vec::new()));
         }
         let weights = vec![1.0; self.batch];

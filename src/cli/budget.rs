@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{JsonArg, output};
 use crate::error::{Error, Result};
-use crate::privacy::accounting::{self, Epsilon, Event, Rdp, default_orders, vip_orders};
+use crate::privacy::accounting;
 
 /// Epsilon of a training run, or the noise multiplier (or steps) for a target epsilon. Trains nothing.
 ///
@@ -45,30 +45,29 @@ pub struct Budget {
 
 impl Budget {
     pub fn run(self) -> Result<()> {
-        let q = match (self.sampling_rate, self.batch, self.examples) {
-            (Some(q), ..) => q,
-            (None, Some(batch), Some(n)) if n > 0 => batch / n as f64,
-            _ => return Err(Error::invalid("--sampling-rate", "", "give it, or --batch and --examples")),
-        };
-        let delta = match (self.delta, self.examples) {
-            (Some(delta), _) => delta,
-            (None, Some(n)) if n > 0 => 0.5 / n as f64,
-            _ => return Err(Error::invalid("--delta", "", "give it, or --examples for 1 / (2 N)")),
-        };
-        let missing = || {
+        if self.sampling_rate.is_none() && self.batch.is_none() {
+            return Err(Error::invalid("--sampling-rate", "", "give it, or --batch and --examples"));
+        }
+        if self.delta.is_none() && self.examples.is_none() {
+            return Err(Error::invalid("--delta", "", "give it, or --examples for 1 / (2 N)"));
+        }
+        let given = [self.epsilon.is_some(), self.noise_multiplier.is_some(), self.steps.is_some()];
+        if given.iter().filter(|g| **g).count() != 2 {
             let why = "give two of --epsilon, --noise-multiplier and --steps; the third is computed";
-            Error::invalid("budget", "", why)
+            return Err(Error::invalid("budget", "", why));
+        }
+        let budget = accounting::Budget {
+            examples: self.examples,
+            batch: self.batch,
+            sampling_rate: self.sampling_rate,
+            noise_multiplier: self.noise_multiplier,
+            steps: self.steps,
+            epsilon: self.epsilon,
+            delta: self.delta,
         };
-        let (sigma, steps) = match (self.epsilon, self.noise_multiplier, self.steps) {
-            (None, Some(sigma), Some(steps)) => (sigma, steps),
-            (Some(e), None, Some(steps)) => (accounting::noise_multiplier(e, delta, q, steps)?, steps),
-            (Some(e), Some(sigma), None) => (sigma, accounting::steps(e, delta, q, sigma)?),
-            _ => return Err(missing()),
-        };
-        let orders = if self.accountant == "rdp-vip" { vip_orders() } else { default_orders() };
-        let mut rdp = Rdp::new(orders);
-        rdp.compose(&Event::dpsgd(q, sigma, steps))?;
-        let Epsilon { value, order } = rdp.epsilon(delta)?;
+        let outcome = budget.solve_by(accounting::by_name(&self.accountant)?)?;
+        let (q, sigma, steps) = (outcome.sampling_rate, outcome.noise_multiplier, outcome.steps);
+        let (value, order, delta) = (outcome.epsilon, outcome.order, outcome.delta);
         if self.json.json {
             output::json(&json!({
                 "accountant": self.accountant, "epsilon": value, "order": order, "delta": delta,

@@ -5,17 +5,15 @@ use std::collections::BTreeMap;
 use clap::Args;
 use serde_json::json;
 
-use super::{JsonArg, output};
+use super::{JsonArg, output, random_step};
 use crate::error::{Error, Result};
 use crate::gpu::{AdapterKind, GpuEngine, Selector, Tolerance, Verify, adapters};
 use crate::model::mae::{self, MaeConfig};
-use crate::optim::adamw::AdamW;
 use crate::privacy::clip::ClipRule;
 use crate::privacy::config::{Noise, PrivacyConfig};
 use crate::record::{Command, Engine};
-use crate::rng::{Key, normal};
-use crate::train::feed::write_masks;
-use crate::train::stepper::{Guarantee, Performance, Stepper};
+use crate::rng::Key;
+use crate::train::stepper::Guarantee;
 
 /// Run private training steps of small models with odd sizes on an adapter and compare every dispatch with its twin.
 ///
@@ -95,22 +93,8 @@ fn step(
     let key = Key::from_seed(4);
     let clip = ClipRule::Flat { norm: 0.1 };
     let privacy = PrivacyConfig::new(1000, batch as f64, 2, clip, Noise::Multiplier(1.0), None)?;
-    let mut stepper = Stepper::new(
-        engine,
-        &graph.graph,
-        graph.loss,
-        Guarantee::Private(&privacy),
-        &AdamW::default(),
-        &Performance::default(),
-        None,
-        &key,
-    )?;
-    stepper.initialise(&key)?;
-    let mut rng = key.stream(1);
-    let images = stepper.plan().input("images")?;
-    let pixels: Vec<f32> = (0..images.len).map(|_| normal(&mut rng) as f32).collect();
-    stepper.session().write(images, &pixels)?;
-    write_masks(&mut stepper, config, &key, 0, 0..batch as u64)?;
+    let guarantee = Guarantee::Private(&privacy);
+    let mut stepper = random_step::stepper(engine, config, &graph, guarantee, &key)?;
     let mut weights = vec![1.0; batch];
     weights[batch - 1] = 0.0;
     stepper.begin()?;

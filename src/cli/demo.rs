@@ -61,24 +61,24 @@ impl Demo {
             }
             Ok(recipe)
         };
-        let synthetic =
+        let (synthetic, _) =
             self.train(engine.as_ref(), "1  synthetic images", "synthetic", recipe("synthetic")?, None)?;
         let private = recipe("private")?;
         let plain = Recipe { privacy: None, ..private.clone() };
-        let private =
+        let (private, epsilon) =
             self.train(engine.as_ref(), "2  private, from step 1", "private", private, Some(&synthetic))?;
-        let plain = self.train(
+        let (plain, _) = self.train(
             engine.as_ref(),
             "2' not private, from step 1",
             "not-private",
             plain,
             Some(&synthetic),
         )?;
-        let rows = self.probes(engine.as_ref(), [&synthetic, &private, &plain])?;
+        let rows = self.probes(engine.as_ref(), [&synthetic, &private, &plain], epsilon)?;
         self.show(&rows, start.elapsed().as_secs_f64())
     }
 
-    /// Trains into `out/name` and returns the model's path.
+    /// Trains into `out/name`; returns the model's path and the epsilon spent.
     fn train(
         &self,
         engine: &dyn Engine,
@@ -86,7 +86,7 @@ impl Demo {
         name: &str,
         recipe: Recipe,
         init: Option<&Path>,
-    ) -> Result<PathBuf> {
+    ) -> Result<(PathBuf, Option<f64>)> {
         let out = self.out.join(name);
         std::fs::create_dir_all(&out).map_err(|e| Error::io(&out, e))?;
         if !self.json.json {
@@ -102,10 +102,10 @@ impl Demo {
         };
         let mut run = Run::new(engine, recipe, options)?;
         pretrain::train(&mut run, &out, self.json.json)?;
-        Ok(out.join("model.safetensors"))
+        Ok((out.join("model.safetensors"), run.spent()?.map(|(epsilon, _)| epsilon)))
     }
 
-    fn probes(&self, engine: &dyn Engine, models: [&Path; 3]) -> Result<Vec<Row>> {
+    fn probes(&self, engine: &dyn Engine, models: [&Path; 3], epsilon: Option<f64>) -> Result<Vec<Row>> {
         if !self.json.json {
             println!("\n== linear probes, nine emoji groups");
         }
@@ -114,15 +114,10 @@ impl Demo {
         let shards = self.assets.join("emoji32");
         let (train, test) = (shards.join("train-00000.tar"), shards.join("test-00000.tar"));
         let mut rows = Vec::new();
-        let epsilon = std::fs::read_to_string(self.out.join("private/privacy.json"))
-            .ok()
-            .and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok())
-            .and_then(|v| v["epsilon"].as_f64())
-            .unwrap_or(f64::NAN);
         let names = [
             ("random", "no data".to_owned()),
             ("synthetic", "no private data".to_owned()),
-            ("synthetic + private", format!("epsilon {epsilon:.2}")),
+            ("synthetic + private", format!("epsilon {:.2}", epsilon.unwrap_or(f64::NAN))),
             ("synthetic + not private", "none".to_owned()),
         ];
         for (i, (name, privacy)) in names.into_iter().enumerate() {

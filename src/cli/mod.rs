@@ -11,6 +11,7 @@ mod demo;
 mod devices;
 mod pretrain;
 mod probe;
+mod random_step;
 mod synthetic;
 
 use std::process::ExitCode;

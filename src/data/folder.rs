@@ -2,11 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Record, Source, fingerprint, stamp};
+use super::{IMAGES, Record, Source, fingerprint, is_image, stamp};
 use crate::error::{Error, Result};
-
-/// File endings that are taken for images.
-const ENDINGS: [&str; 5] = ["jpg", "jpeg", "png", "webp", "gif"];
 
 /// An image folder.
 #[derive(Debug)]
@@ -36,7 +33,7 @@ impl Folder {
                     }
                     if path.is_dir() {
                         below.push(path);
-                    } else if is_image(&path) {
+                    } else if path.extension().and_then(|e| e.to_str()).is_some_and(is_image) {
                         found.push((path, class));
                     }
                 }
@@ -53,7 +50,7 @@ impl Folder {
             list(folder, Some(class as u32), None)?;
         }
         if files.is_empty() {
-            let what = format!("holds no .tar shard and no image ({})", ENDINGS.join(", "));
+            let what = format!("holds no .tar shard and no image ({})", IMAGES.join(", "));
             return Err(Error::data(root, what));
         }
         let classes = folders
@@ -66,10 +63,6 @@ impl Folder {
             .collect::<Result<Vec<_>>>()?;
         Ok(Folder { root: root.to_path_buf(), fingerprint: fingerprint(&stamps), files, classes })
     }
-}
-
-fn is_image(path: &Path) -> bool {
-    path.extension().is_some_and(|e| ENDINGS.iter().any(|x| e.eq_ignore_ascii_case(x)))
 }
 
 impl Source for Folder {

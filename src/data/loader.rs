@@ -51,32 +51,40 @@ const CACHE_BYTES: usize = 256 << 20;
 /// Failed files that are named.
 const NAMED: usize = 20;
 
+/// A decoded example.
+#[derive(Clone)]
+struct Decoded {
+    image: Arc<RgbImage>,
+    class: Option<u32>,
+}
+
 struct Shared {
     source: Arc<dyn Source>,
     transform: Transform,
     side: usize,
-    cache: Mutex<(HashMap<u64, Arc<RgbImage>>, usize)>,
+    /// Decoded examples, and the bytes of their images.
+    cache: Mutex<(HashMap<u64, Decoded>, usize)>,
     failures: Mutex<HashMap<u64, String>>,
     /// Set after the last job: a loader that ends without it has failed.
     finished: AtomicBool,
 }
 
 impl Shared {
-    fn image(&self, index: u64) -> std::result::Result<(Arc<RgbImage>, Option<u32>), String> {
-        let record = self.source.record(index).map_err(|e| e.to_string())?;
-        let cached = lock(&self.cache).0.get(&index).cloned();
-        if let Some(image) = cached {
-            return Ok((image, record.class));
+    /// The decoded example; one that is kept is not read again.
+    fn example(&self, index: u64) -> std::result::Result<Decoded, String> {
+        if let Some(kept) = lock(&self.cache).0.get(&index) {
+            return Ok(kept.clone());
         }
+        let record = self.source.record(index).map_err(|e| e.to_string())?;
         let image = decode::decode(&record.image).map_err(|e| format!("{}: {e}", record.name))?;
-        let image = Arc::new(image);
+        let decoded = Decoded { image: Arc::new(image), class: record.class };
         let mut cache = lock(&self.cache);
-        let bytes = image.as_raw().len();
+        let bytes = decoded.image.as_raw().len();
         if cache.1 + bytes <= CACHE_BYTES {
             cache.1 += bytes;
-            cache.0.insert(index, image.clone());
+            cache.0.insert(index, decoded.clone());
         }
-        Ok((image, record.class))
+        Ok(decoded)
     }
 
     fn load(&self, job: Job) -> Batch {
@@ -87,8 +95,8 @@ impl Shared {
             .zip(&job.indices)
             .map(|(out, index)| {
                 let Some(index) = *index else { return (0.0, None) };
-                match self.image(index) {
-                    Ok((image, class)) => {
+                match self.example(index) {
+                    Ok(Decoded { image, class }) => {
                         self.transform.apply(&image, self.side, job.step, index, out);
                         (1.0, class)
                     }

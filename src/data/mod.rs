@@ -58,6 +58,14 @@ pub trait Source: Send + Sync {
     fn warnings(&self) -> &[String];
 }
 
+/// Endings of the image files that are read.
+const IMAGES: [&str; 5] = ["jpg", "jpeg", "png", "webp", "gif"];
+
+/// Whether a file ending is an image's.
+fn is_image(ending: &str) -> bool {
+    IMAGES.iter().any(|e| ending.eq_ignore_ascii_case(e))
+}
+
 /// Opens what the path names: `.tar` shards (one, a folder of them, or a brace pattern `x-{000..041}.tar`), or a folder
 /// of images, whose sub-folders are classes.
 ///

@@ -7,14 +7,12 @@ use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use super::{Record, Source, fingerprint, stamp};
+use super::{Record, Source, fingerprint, is_image, stamp};
 use crate::error::{Error, Result};
 use crate::files::write_atomic;
 
 /// First bytes of an index file; the number is the version of the format.
 const MAGIC: &[u8; 8] = b"VGINDEX1";
-/// Image endings, best first.
-const IMAGES: [&str; 5] = ["jpg", "jpeg", "png", "webp", "gif"];
 
 /// Where a sample begins.
 #[repr(C)]
@@ -110,10 +108,6 @@ fn split_name(path: &str) -> (&str, &str) {
         Some(dot) => (&path[..file + dot], &path[file + dot + 1..]),
         None => (path, ""),
     }
-}
-
-fn is_image(ending: &str) -> bool {
-    IMAGES.iter().any(|e| ending.eq_ignore_ascii_case(e))
 }
 
 fn build(shards: &[PathBuf]) -> Result<(Vec<Row>, Vec<String>)> {

@@ -1,15 +1,20 @@
 //! Learning-rate schedules.
 
-/// Shape of a schedule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+use serde::{Deserialize, Serialize};
+
+/// Shape of a schedule; in recipes `vip`, `warmup-cosine` or `constant`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Schedule {
     /// `min((s + 1) / warmup, (1 + cos(pi s / total)) / 2)`: ViP, the smaller of a ramp and a cosine from step 0.
+    #[default]
     Vip,
     /// Linear from 0 over the warm-up, then half a cosine to 0 at `total`: MAE's training and the linear probe (whose
     /// fractions of an epoch are steps here), and DP-Cap without its delay. A run may stop before `total`.
     WarmupCosine,
     /// As [`Schedule::WarmupCosine`], one step late, as DP-Cap was trained: its rate was set before the step was counted,
     /// so the first two steps have rate 0.
+    #[serde(skip)]
     DpCap,
     /// Linear warm-up, then constant.
     Constant,

@@ -18,38 +18,46 @@ pub enum Sampling {
     /// Poisson sampling, of a private run.
     Poisson(PoissonSampler),
     /// Consecutive batches of shuffled epochs. Not private.
-    Epochs {
-        /// Data set size.
-        examples: u64,
-        /// Logical batch size.
-        batch: u64,
-        /// Key of the shuffles.
-        key: Key,
-    },
+    Epochs(Epochs),
+}
+
+/// Epochs in random order, cut into batches; a batch may span two epochs.
+pub struct Epochs {
+    examples: u64,
+    batch: u64,
+    key: Key,
+    /// The epoch at hand and its order: shuffled once, not once a batch.
+    order: Option<(u64, Vec<u32>)>,
+}
+
+impl Epochs {
+    /// Shuffles `examples` examples anew for every epoch by a stream of `key`, in logical batches of `batch`.
+    pub fn new(examples: u64, batch: u64, key: Key) -> Self {
+        Epochs { examples, batch, key, order: None }
+    }
+
+    fn example(&mut self, i: u64) -> u64 {
+        let (epoch, place) = (i / self.examples, (i % self.examples) as usize);
+        if self.order.as_ref().is_none_or(|(e, _)| *e != epoch) {
+            self.order = Some((epoch, permutation(&mut self.key.stream(epoch), self.examples as usize)));
+        }
+        self.order.as_ref().expect("made above").1[place] as u64
+    }
 }
 
 impl Sampling {
-    fn logical(&self, step: u64) -> Vec<u64> {
+    fn logical(&mut self, step: u64) -> Vec<u64> {
         match self {
             Sampling::Poisson(sampler) => sampler.batch(step),
-            Sampling::Epochs { examples, batch, key } => {
-                let mut order: Option<(u64, Vec<u32>)> = None;
-                (step * batch..(step + 1) * batch)
-                    .map(|i| {
-                        let (epoch, place) = (i / examples, (i % examples) as usize);
-                        if order.as_ref().is_none_or(|(e, _)| *e != epoch) {
-                            order = Some((epoch, permutation(&mut key.stream(epoch), *examples as usize)));
-                        }
-                        order.as_ref().expect("made above").1[place] as u64
-                    })
-                    .collect()
+            Sampling::Epochs(epochs) => {
+                (step * epochs.batch..(step + 1) * epochs.batch).map(|i| epochs.example(i)).collect()
             }
         }
     }
 }
 
 /// The jobs of steps `start..steps`. An empty logical batch is one physical batch of padding.
-fn jobs(sampling: Sampling, start: u64, steps: u64, size: usize) -> impl Iterator<Item = Job> + Send {
+fn jobs(mut sampling: Sampling, start: u64, steps: u64, size: usize) -> impl Iterator<Item = Job> + Send {
     (start..steps).flat_map(move |step| {
         let mut batches = physical_batches(&sampling.logical(step), size);
         if batches.is_empty() {

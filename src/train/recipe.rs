@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::model::mae::MaeConfig;
+use crate::optim::schedule::Schedule;
 
 /// A training run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -85,19 +86,6 @@ pub struct Train {
     /// Seconds between checkpoints.
     #[serde(default = "one_minute")]
     pub checkpoint_seconds: u64,
-}
-
-/// Shape of the learning-rate schedule.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Schedule {
-    /// The smaller of a linear ramp and a half cosine from step 0 (ViP).
-    #[default]
-    Vip,
-    /// Linear warm-up, then a half cosine to zero (MAE).
-    WarmupCosine,
-    /// Constant after warm-up.
-    Constant,
 }
 
 /// The mechanism.

@@ -1,6 +1,5 @@
 //! The training loop: the only one.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,9 +7,9 @@ use std::time::{Duration, Instant};
 use image::RgbImage;
 use serde::Serialize;
 
-use super::feed::{Feed, Sampling, write_masks};
-use super::recipe::{Recipe, Schedule};
-use super::state::{Identity, State, publish};
+use super::feed::{Epochs, Feed, Sampling, write_masks};
+use super::recipe::Recipe;
+use super::state::{Identity, State};
 use super::stepper::{Guarantee, Performance, Stepper};
 use super::summary::summarise;
 pub use super::summary::{PrivacySummary, Summary};
@@ -20,8 +19,9 @@ use crate::data::synthetic::{Drawing, Synthetic};
 use crate::data::{self, Source};
 use crate::error::{Error, Result};
 use crate::eval::pictures;
+use crate::files::write_atomic;
 use crate::model::mae::{self, MaeConfig};
-use crate::optim::{adamw::AdamW, schedule};
+use crate::optim::adamw::AdamW;
 use crate::privacy::accounting::Rdp;
 use crate::privacy::clip::ClipRule;
 use crate::privacy::config::{Noise, PrivacyConfig};
@@ -83,6 +83,8 @@ pub struct Run {
     summary: Summary,
     step: u64,
     metrics: Vec<StepRecord>,
+    /// Lines of `metrics.jsonl` that an earlier process wrote for the steps before this one's.
+    earlier_metrics: String,
 }
 
 impl Run {
@@ -174,6 +176,10 @@ impl Run {
             None => None,
         };
         let summary = summarise(engine, &recipe, &options, &stepper, source.as_deref(), &privacy, start)?;
+        let earlier_metrics = match &options.out {
+            Some(out) if options.resume => metrics_up_to(&out.join("metrics.jsonl"), start),
+            _ => String::new(),
+        };
         let mask_key = key.derive(Purpose::Masking);
         let mut run = Run {
             recipe,
@@ -190,6 +196,7 @@ impl Run {
             summary,
             step: start,
             metrics: Vec::new(),
+            earlier_metrics,
         };
         if start == 0 {
             run.checkpoint()?;
@@ -262,12 +269,7 @@ impl Run {
 
     fn one_step(&mut self, begun: Instant) -> Result<StepRecord> {
         let t = &self.recipe.train;
-        let shape = match t.schedule {
-            Schedule::Vip => schedule::Schedule::Vip,
-            Schedule::WarmupCosine => schedule::Schedule::WarmupCosine,
-            Schedule::Constant => schedule::Schedule::Constant,
-        };
-        let learning_rate = t.learning_rate * shape.at(self.step, t.steps, t.warmup);
+        let learning_rate = t.learning_rate * t.schedule.at(self.step, t.steps, t.warmup);
         self.stepper.begin()?;
         self.feed.step(&mut self.stepper, &self.config, &self.mask_key, self.step)?;
         self.stepper.finish(self.step, learning_rate)?;
@@ -300,34 +302,24 @@ impl Run {
             state.save(&mut self.stepper, self.step, &self.identity)?;
         }
         self.model()?.write(&out.join("model.safetensors"))?;
-        publish(&out.join("recipe.toml"), &self.identity.recipe)?;
+        write_atomic(&out.join("recipe.toml"), self.identity.recipe.as_bytes())?;
         if let Some(spent) = &self.summary.privacy {
             let epsilon = self.spent()?.map_or(0.0, |(e, _)| e);
             let so_far = PrivacySummary { steps: self.step, epsilon, ..spent.clone() };
             let text = serde_json::to_string_pretty(&so_far).expect("plain data");
-            publish(&out.join("privacy.json"), &(text + "\n"))?;
+            write_atomic(&out.join("privacy.json"), (text + "\n").as_bytes())?;
         }
         self.write_metrics(&out.join("metrics.jsonl"))
     }
 
     /// Lines of earlier steps stay; those of this process follow.
     fn write_metrics(&self, path: &Path) -> Result<()> {
-        let first = self.metrics.first().map_or(self.step + 1, |m| m.step);
-        let mut text = Vec::new();
-        if self.options.resume {
-            let before = std::fs::read_to_string(path).unwrap_or_default();
-            for line in before.lines() {
-                let step =
-                    serde_json::from_str::<serde_json::Value>(line).ok().and_then(|v| v["step"].as_u64());
-                if step.is_some_and(|s| s < first) {
-                    let _ = writeln!(text, "{line}");
-                }
-            }
-        }
+        let mut text = self.earlier_metrics.clone();
         for record in &self.metrics {
-            let _ = writeln!(text, "{}", serde_json::to_string(record).expect("plain data"));
+            text.push_str(&serde_json::to_string(record).expect("plain data"));
+            text.push('\n');
         }
-        crate::files::write_atomic(path, &text)
+        write_atomic(path, text.as_bytes())
     }
 
     /// The model's weights, under the published names.
@@ -378,6 +370,16 @@ impl Run {
     }
 }
 
+/// Lines of a metrics file up to this step; none without a file.
+fn metrics_up_to(path: &Path, step: u64) -> String {
+    let kept = |line: &&str| {
+        let value: Option<serde_json::Value> = serde_json::from_str(line).ok();
+        value.and_then(|v| v["step"].as_u64()).is_some_and(|s| s <= step)
+    };
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines().filter(kept).flat_map(|line| [line, "\n"]).collect()
+}
+
 /// The first decodable images of a source, spread over it.
 fn preview(source: Arc<dyn Source>, side: usize, size: usize, count: usize) -> Result<Vec<f32>> {
     use crate::data::{augment::Transform, decode};
@@ -418,11 +420,9 @@ fn feed(
     };
     let sampling = match privacy {
         Some(p) => Sampling::Poisson(p.sampler(key)?),
-        None => Sampling::Epochs {
-            examples: source.len(),
-            batch: recipe.train.batch,
-            key: key.derive(Purpose::Sampling),
-        },
+        None => {
+            Sampling::Epochs(Epochs::new(source.len(), recipe.train.batch, key.derive(Purpose::Sampling)))
+        }
     };
     Feed::read(source.clone(), sampling, recipe, config.image, start, key)
 }

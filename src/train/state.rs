@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use super::stepper::Stepper;
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
+#[cfg(not(unix))]
 use crate::files::write_atomic;
 use crate::rng::Key;
 
@@ -131,12 +132,4 @@ fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
     }
     #[cfg(not(unix))]
     write_atomic(path, bytes)
-}
-
-/// Writes text beside the state: what a run publishes.
-///
-/// # Errors
-/// [`Error::Io`].
-pub fn publish(path: &Path, text: &str) -> Result<()> {
-    write_atomic(path, text.as_bytes())
 }
