@@ -36,6 +36,9 @@ pub enum Purpose {
     Probe = 8,
 }
 
+/// Marks a key that was made of a seed, so that a resumed run still knows it.
+const PUBLIC: &[u8; 8] = b"veilgrad";
+
 /// A 256-bit key. Never printed, never serialised by `Debug`; wiped when dropped.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key([u8; 32]);
@@ -56,8 +59,13 @@ impl Key {
     pub fn from_seed(seed: u64) -> Self {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
-        bytes[8..16].copy_from_slice(b"veilgrad");
+        bytes[8..16].copy_from_slice(PUBLIC);
         Key(bytes)
+    }
+
+    /// Whether the key was made of a public seed: then nothing that is drawn from it is secret.
+    pub fn is_public(&self) -> bool {
+        self.0[8..16] == *PUBLIC && self.0[16..].iter().all(|b| *b == 0)
     }
 
     /// A key from its bytes, as read back from the private resume state.

@@ -119,3 +119,24 @@ fn epsilon_is_known_before_and_spent_step_by_step() {
     let picture = r.pictures(2).unwrap();
     assert!(picture.width() > 200 && picture.height() > 150);
 }
+
+#[test]
+fn a_public_seed_is_told_after_a_resume_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run");
+    let told = |out: &Path| {
+        let file: serde_json::Value =
+            serde_json::from_slice(&fs::read(out.join("privacy.json")).unwrap()).unwrap();
+        file["public_seed"].as_bool().unwrap()
+    };
+    let mut first = run(&out, 3, true, |o| o.seed = Some(5)).unwrap();
+    let _ = first.train(|record| record.step < 1);
+    assert!(told(&out));
+    let mut more = run(&out, 3, true, |o| o.resume = true).unwrap();
+    assert!(more.summary().warnings.iter().any(|w| w.contains("seed")), "{:?}", more.summary().warnings);
+    more.train(|_| true).unwrap();
+    assert!(told(&out));
+    let secret = folder.path().join("secret");
+    run(&secret, 1, true, |_| ()).unwrap().train(|_| true).unwrap();
+    assert!(!told(&secret));
+}

@@ -175,7 +175,8 @@ impl Run {
             }
             None => None,
         };
-        let summary = summarise(engine, &recipe, &options, &stepper, source.as_deref(), &privacy, start)?;
+        let summary =
+            summarise(engine, &recipe, &options, &stepper, source.as_deref(), &privacy, start, &key)?;
         let earlier_metrics = match &options.out {
             Some(out) if options.resume => metrics_up_to(&out.join("metrics.jsonl"), start),
             _ => String::new(),

@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::privacy::accounting::Rdp;
 use crate::privacy::config::PrivacyConfig;
 use crate::record::Engine;
+use crate::rng::Key;
 
 /// What is known before the first step.
 #[derive(Clone, Debug, Serialize)]
@@ -67,6 +68,7 @@ pub struct PrivacySummary {
 ///
 /// # Errors
 /// None in practice: the mechanism was accepted before.
+#[expect(clippy::too_many_arguments, reason = "all that is known before a run")]
 pub(super) fn summarise(
     engine: &dyn Engine,
     recipe: &Recipe,
@@ -75,9 +77,10 @@ pub(super) fn summarise(
     source: Option<&dyn Source>,
     privacy: &Option<(PrivacyConfig, Rdp)>,
     start: u64,
+    key: &Key,
 ) -> Result<Summary> {
     let mut warnings: Vec<String> = source.map(|s| s.warnings().to_vec()).unwrap_or_default();
-    if privacy.is_some() && options.seed.is_some() {
+    if privacy.is_some() && key.is_public() {
         warnings.push("--seed: whoever knows the seed can subtract the noise; use it for tests only".into());
     }
     if privacy.is_some() && options.log_unprotected {
@@ -95,7 +98,7 @@ pub(super) fn summarise(
             steps: p.steps(),
             epsilon: one.repeated(p.steps()).epsilon(p.delta())?.value,
             delta: p.delta(),
-            public_seed: options.seed.is_some(),
+            public_seed: key.is_public(),
         }),
         None => None,
     };
