@@ -106,7 +106,7 @@ fn time_op(engine: &dyn Engine, op: &dyn Op, shapes: &[Shape]) -> (f64, f64) {
     let mut backward = Recording::new();
     let dx: Vec<_> = dx.into_iter().map(|slice| Some(Grad { slice, accumulate: false })).collect();
     let scratch = &scratch_backward;
-    let io = Backward { shapes, inputs: &inputs, outputs: &outputs, dy, dx: &dx, scratch };
+    let io = Backward { shapes, inputs: &inputs, outputs: &outputs, dy, dx: &dx, norms: &[], scratch };
     op.backward(&mut backward, &io).expect("backward");
     let [forward, backward] = [forward, backward].map(|rec| session.prepare(&rec).expect("prepare"));
     (time(session.as_mut(), forward), time(session.as_mut(), backward))

@@ -4,7 +4,7 @@ use crate::checkpoint::Checkpoint;
 use crate::error::Result;
 use crate::graph::{Mode, Options, Plan};
 use crate::model::init_values;
-use crate::model::mae::{MaeConfig, Mask, encoder_graph};
+use crate::model::mae::{MaeConfig, encoder_graph};
 use crate::record::{Engine, Program, Session};
 use crate::rng::Key;
 
@@ -44,9 +44,6 @@ impl Encoder {
                 }
             }
         }
-        let mask = Mask::none(config, batch);
-        session.write_u32(plan.input("patches")?, &mask.patches)?;
-        session.write_u32(plan.input("positions")?, &mask.positions)?;
         let forward = session.prepare(&plan.forward)?;
         Ok(Encoder { session, forward, blocks: config.depth, width: config.width, plan })
     }

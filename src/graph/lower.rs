@@ -424,8 +424,10 @@ fn per_example_buffers(
     let of = |p: usize| graph.params[p].name.clone();
     plan.norm_names = segments.iter().map(|&(p, _)| of(p)).collect();
     for step in &steps.steps {
-        if let Work::Norm { param, .. } = step.work {
-            plan.norm_names.push(of(param));
+        match &step.work {
+            Work::Norm { param, .. } => plan.norm_names.push(of(*param)),
+            Work::Backward { fused, .. } => plan.norm_names.extend(fused.iter().map(|&(_, p)| of(p))),
+            _ => {}
         }
     }
     let all = plan.norm_names.len() * plan.stride;

@@ -4,7 +4,7 @@ use super::lower::Plan;
 use super::steps::{Buf, Form, Phase, Steps, Target, Work};
 use super::{Graph, Value};
 use crate::error::{Error, Result};
-use crate::ops::{Backward, Forward, Grad, accumulate, lookup_grad, row_grad, weight_grad};
+use crate::ops::{Backward, Forward, Grad, Sums, accumulate, lookup_grad, row_grad, weight_grad};
 use crate::record::{DType, Recording, Slice};
 use crate::shape::Shape;
 
@@ -94,7 +94,10 @@ impl<'a> Recorder<'a> {
     fn work(&mut self, rec: &mut Recording, work: &Work) -> Result<()> {
         match work {
             Work::Forward { node, scratch } => self.forward(rec, *node, scratch),
-            Work::Backward { node, dy, dx, scratch } => self.backward(rec, *node, *dy, dx, scratch),
+            Work::Backward { node, dy, dx, fused, scratch } => {
+                self.backward(rec, *node, *dy, dx, fused, scratch)
+            }
+            Work::FusedSums { node, dy, fused, scratch } => self.fused_sums(rec, *node, *dy, fused, scratch),
             Work::Copy { from, to } => rec.copy(self.at(*from), self.at(*to)),
             Work::Accumulate { from, to } => accumulate::record(rec, self.at(*from), self.at(*to)),
             Work::Concat { parts, to } => self.concat(rec, parts, *to),
@@ -116,11 +119,12 @@ impl<'a> Recorder<'a> {
     }
 
     fn backward(
-        &self,
+        &mut self,
         rec: &mut Recording,
         n: usize,
         dy: Buf,
         dx: &[Option<Target>],
+        fused: &[(usize, usize)],
         scratch: &[Buf],
     ) -> Result<()> {
         let node = &self.graph.nodes[n];
@@ -130,9 +134,64 @@ impl<'a> Recorder<'a> {
             dx.iter().map(|t| t.map(|t| Grad { slice: self.at(t.buf), accumulate: t.accumulate })).collect();
         rec.scope(&node.label);
         let (dy, scratch) = (self.at(dy), self.slices(scratch));
-        let io =
-            Backward { shapes: &shapes, inputs: &inputs, outputs: &outputs, dy, dx: &dx, scratch: &scratch };
+        let mut norms = vec![None; node.inputs.len()];
+        if self.plan.norms.is_some() {
+            for &(input, _) in fused {
+                norms[input] = Some(self.next_norm());
+            }
+        }
+        let io = Backward {
+            shapes: &shapes,
+            inputs: &inputs,
+            outputs: &outputs,
+            dy,
+            dx: &dx,
+            norms: &norms,
+            scratch: &scratch,
+        };
         node.op.backward(rec, &io)
+    }
+
+    fn fused_sums(
+        &self,
+        rec: &mut Recording,
+        n: usize,
+        dy: Buf,
+        fused: &[(usize, usize)],
+        scratch: &[Buf],
+    ) -> Result<()> {
+        let node = &self.graph.nodes[n];
+        let (shapes, inputs) = (self.shapes(&node.inputs), self.values(&node.inputs));
+        let mut sums = vec![None; node.inputs.len()];
+        for &(input, param) in fused {
+            sums[input] = Some(self.factors_and_grad(param)?);
+        }
+        rec.scope(&node.label);
+        let (dy, scratch) = (self.at(dy), self.slices(scratch));
+        node.op.sums(rec, &Sums { shapes: &shapes, inputs: &inputs, dy, sums: &sums, scratch: &scratch })
+    }
+
+    /// Where the next weight's squared norms go, (B).
+    fn next_norm(&mut self) -> Slice {
+        let all = self.plan.norms.expect("per-example plan");
+        let out = all.part(self.next_norm * self.plan.stride, self.graph.batch);
+        self.next_norm += 1;
+        out
+    }
+
+    /// The examples' factors for a parameter (B), and the place of its sum.
+    fn factors_and_grad(&self, param: usize) -> Result<(Slice, Slice)> {
+        let name = &self.graph.params[param].name;
+        let no_place = || Error::invalid("parameter", name, "has no place in the gradients");
+        let grad = self.plan.params[param].grad.ok_or_else(no_place)?;
+        let factors = match self.plan.factor_stride {
+            0 => self.factors(),
+            stride => {
+                let row = self.plan.norm_names.iter().position(|n| n == name).ok_or_else(no_place)?;
+                self.factors().part(row * stride, self.graph.batch)
+            }
+        };
+        Ok((factors, grad))
     }
 
     /// Uses of one parameter side by side: example by example, use by use.
@@ -160,9 +219,7 @@ impl<'a> Recorder<'a> {
     }
 
     fn norm(&mut self, rec: &mut Recording, param: usize, form: Form, scratch: &[Buf]) -> Result<()> {
-        let all = self.plan.norms.expect("per-example plan");
-        let out = all.part(self.next_norm * self.plan.stride, self.graph.batch);
-        self.next_norm += 1;
+        let out = self.next_norm();
         rec.scope(&self.graph.params[param].name);
         match form {
             Form::Product { x, g, tokens } => {
@@ -188,16 +245,7 @@ impl<'a> Recorder<'a> {
     }
 
     fn sum(&self, rec: &mut Recording, param: usize, form: Form) -> Result<()> {
-        let name = &self.graph.params[param].name;
-        let no_place = || Error::invalid("parameter", name, "has no place in the gradients");
-        let grad = self.plan.params[param].grad.ok_or_else(no_place)?;
-        let factors = match self.plan.factor_stride {
-            0 => self.factors(),
-            stride => {
-                let row = self.plan.norm_names.iter().position(|n| n == name).ok_or_else(no_place)?;
-                self.factors().part(row * stride, self.graph.batch)
-            }
-        };
+        let (factors, grad) = self.factors_and_grad(param)?;
         rec.scope(&self.graph.params[param].name);
         match form {
             Form::Product { x, g, tokens } => {

@@ -88,6 +88,8 @@ struct Reverse<'a> {
     uses: BTreeMap<usize, Vec<Form>>,
     uses_left: BTreeMap<usize, usize>,
     sums: Vec<(usize, Form)>,
+    /// Sums that ops compute themselves: node, gradient of its result, inputs and their parameters.
+    fused: Vec<(usize, Buf, Vec<(usize, usize)>)>,
 }
 
 impl<'a> Reverse<'a> {
@@ -125,6 +127,7 @@ impl<'a> Reverse<'a> {
             uses: BTreeMap::new(),
             uses_left,
             sums: Vec::new(),
+            fused: Vec::new(),
         }
     }
 
@@ -165,6 +168,9 @@ impl<'a> Reverse<'a> {
         for (param, form) in std::mem::take(&mut self.sums) {
             self.steps.push(Phase::Sums, Work::Sum { param, form }, form.bufs());
         }
+        for (node, dy, fused) in std::mem::take(&mut self.fused) {
+            self.fused_sums(Phase::Sums, node, dy, fused);
+        }
         Ok(())
     }
 
@@ -188,6 +194,7 @@ impl<'a> Reverse<'a> {
         let mut dx = vec![None; node.inputs.len()];
         let mut later = Vec::new();
         let mut used = Vec::new();
+        let mut fused = Vec::new();
         for (i, &v) in node.inputs.iter().enumerate() {
             if !self.needs.contains(&v) {
                 continue;
@@ -200,6 +207,7 @@ impl<'a> Reverse<'a> {
                 match self.param_use(n, i, p, dy)? {
                     Use::Rows(target) => dx[i] = Some(target),
                     Use::Form(form) => used.push((p, form)),
+                    Use::Fused => fused.push((i, p)),
                 }
             } else if node.op.param_grad(i) != ParamGrad::None {
                 // Backward writes rows per example there, or nothing: either would be taken for a gradient.
@@ -221,7 +229,7 @@ impl<'a> Reverse<'a> {
                 return Err(Error::shape(format!("{} ({})", node.op.name(), node.label), what));
             }
         }
-        if dx.iter().any(Option::is_some) {
+        if dx.iter().any(Option::is_some) || (self.per_example && !fused.is_empty()) {
             let shapes: Vec<_> = node.inputs.iter().map(|v| self.graph.shape(*v).clone()).collect();
             let scratch = self.steps.scratch(&node.label, node.op.scratch_backward(&shapes));
             let reads = node.op.reads();
@@ -234,7 +242,15 @@ impl<'a> Reverse<'a> {
                 .chain(dx.iter().flatten().map(|t| t.buf))
                 .chain(scratch.clone())
                 .collect();
-            self.steps.push(Phase::Backward, Work::Backward { node: n, dy, dx, scratch }, touches);
+            let work = Work::Backward { node: n, dy, dx, fused: fused.clone(), scratch };
+            self.steps.push(Phase::Backward, work, touches);
+        }
+        if !fused.is_empty() {
+            self.kept.insert(dy);
+            match self.per_example {
+                true => self.fused.push((n, dy, fused)),
+                false => self.fused_sums(Phase::Backward, n, dy, fused),
+            }
         }
         for (v, buf) in later {
             let to = self.grads[&v];
@@ -244,6 +260,16 @@ impl<'a> Reverse<'a> {
             self.use_form(p, form)?;
         }
         Ok(())
+    }
+
+    fn fused_sums(&mut self, phase: Phase, n: usize, dy: Buf, fused: Vec<(usize, usize)>) {
+        let node = &self.graph.nodes[n];
+        let shapes: Vec<_> = node.inputs.iter().map(|v| self.graph.shape(*v).clone()).collect();
+        let scratch = self.steps.scratch(&node.label, node.op.scratch_backward(&shapes));
+        let inputs = node.op.reads().inputs;
+        let inputs = inputs.iter().map(|&i| self.steps.of_value[&node.inputs[i]]);
+        let touches: Vec<Buf> = inputs.chain([dy]).chain(scratch.clone()).collect();
+        self.steps.push(phase, Work::FusedSums { node: n, dy, fused, scratch }, touches);
     }
 
     fn new_grad(&mut self, v: Value) -> Buf {
@@ -315,6 +341,13 @@ impl<'a> Reverse<'a> {
                 Use::Form(Form::Lookup { ids, g: dy, tokens: tokens(width) })
             }
             ParamGrad::Output => Use::Form(Form::Output { g: dy }),
+            ParamGrad::Fused if self.uses_left[&p] == 1 => Use::Fused,
+            ParamGrad::Fused => {
+                return Err(Error::Mixes {
+                    op: format!("parameter {}", self.graph.params[p].name),
+                    why: format!("{} computes its norm, and something else uses it too", node.op.name()),
+                });
+            }
             ParamGrad::None => {
                 let why = format!(
                     "input {i} is a trainable parameter ({}) without a gradient rule",
@@ -406,4 +439,5 @@ impl<'a> Reverse<'a> {
 enum Use {
     Rows(Target),
     Form(Form),
+    Fused,
 }

@@ -56,6 +56,15 @@ pub(super) enum Work {
         node: usize,
         dy: Buf,
         dx: Vec<Option<Target>>,
+        /// Inputs whose parameters' norms backward itself writes, and the parameters.
+        fused: Vec<(usize, usize)>,
+        scratch: Vec<Buf>,
+    },
+    /// Sums of the parameters that belong to an op itself.
+    FusedSums {
+        node: usize,
+        dy: Buf,
+        fused: Vec<(usize, usize)>,
         scratch: Vec<Buf>,
     },
     /// `to = from`

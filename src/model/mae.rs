@@ -5,17 +5,15 @@ use std::sync::Arc;
 
 use super::net::Net;
 use super::positions::table_2d;
+use super::vit::{EPS, TOKEN, Vit, check_width};
 use crate::error::{Error, Result};
 use crate::graph::{Graph, Init, Value};
 use crate::ops::{
     Tensor,
-    add_lookup::AddLookup,
     add_table::AddTable,
-    gather_patches::GatherPatches,
     masked_mse::MaskedMse,
     mean_tokens::MeanTokens,
     patchify::{Order, Patchify},
-    prepend_token::PrependToken,
     restore_tokens::RestoreTokens,
 };
 use crate::rng::{Key, permutation};
@@ -45,6 +43,8 @@ pub struct MaeConfig {
     pub train_positions: bool,
     /// Standardise each target patch (`norm_pix_loss` of MAE; off in ViP).
     pub norm_pix: bool,
+    /// Biases in the encoder's q, k, v: on in ViP, off in DP-Cap, whose encoder may start from such a one.
+    pub qkv_bias: bool,
 }
 
 /// Names of [`MaeConfig::preset`].
@@ -82,6 +82,7 @@ impl MaeConfig {
             mask_ratio: 0.75,
             train_positions: false,
             norm_pix: false,
+            qkv_bias: true,
         })
     }
 
@@ -90,20 +91,8 @@ impl MaeConfig {
     /// # Errors
     /// [`Error::Invalid`] naming the field.
     pub fn validate(&self) -> Result<()> {
-        let fail = |field: &str, value: usize, why: &str| Err(Error::invalid(field, value, why));
-        if self.patch == 0 || self.image == 0 || !self.image.is_multiple_of(self.patch) {
-            return fail("patch", self.patch, &format!("must divide the image side {}", self.image));
-        }
-        for (field, width, heads) in
-            [("heads", self.width, self.heads), ("decoder_heads", self.decoder_width, self.decoder_heads)]
-        {
-            if heads == 0 || !width.is_multiple_of(heads) {
-                return fail(field, heads, &format!("must divide the width {width}"));
-            }
-            if !width.is_multiple_of(4) {
-                return fail("width", width, "must be a multiple of 4 for the position table");
-            }
-        }
+        self.encoder().validate()?;
+        check_width("decoder_", self.decoder_width, self.decoder_heads)?;
         if !(0.0..1.0).contains(&self.mask_ratio) || self.kept() == 0 || self.kept() == self.patches() {
             return Err(Error::invalid(
                 "mask_ratio",
@@ -146,8 +135,7 @@ pub struct MaeGraph {
     pub prediction: Value,
 }
 
-/// An encoder graph without masking. Input: `images` (B, 3, S, S), `patches` and `positions` as of
-/// [`Mask::none`].
+/// An encoder graph without masking. Input: `images` (B, 3, S, S).
 #[derive(Debug)]
 pub struct EncoderGraph {
     /// The graph.
@@ -191,46 +179,21 @@ impl Mask {
         self.source.extend(source);
         self.mask.extend(mask);
     }
-
-    /// All patches in order, for `batch` examples: the inputs of [`EncoderGraph`].
-    pub fn none(config: &MaeConfig, batch: usize) -> Self {
-        let l = config.patches() as u32;
-        Mask {
-            patches: (0..batch).flat_map(|_| 0..l).collect(),
-            positions: (0..batch).flat_map(|_| 0..=l).collect(),
-            ..Mask::default()
-        }
-    }
 }
 
-/// LayerNorm epsilon of encoder and decoder.
-const EPS: f32 = 1e-6;
-
-/// The encoder over the given patches; returns the output of every block.
-fn encoder(net: &mut Net<'_>, config: &MaeConfig, kept: usize) -> Result<Vec<Value>> {
-    let batch = net.graph.batch();
-    let (d, p, side) = (config.width, config.patch, config.image);
-    let images = net.graph.input("images", Tensor::float([batch, 3, side, side]))?;
-    let patches = net.graph.input("patches", Tensor::uint([batch, kept]))?;
-    let positions = net.graph.input("positions", Tensor::uint([batch, 1 + kept]))?;
-    let x = net.graph.apply("patchify", GatherPatches { patch: p }, &[images, patches])?;
-    let n = config.patch_len();
-    let w = net.param("patch_embed.proj.weight", [d, 3, p, p], [d, n], Init::XavierUniform, true)?;
-    let bound = Init::Uniform(1.0 / (n as f32).sqrt());
-    let b = net.param("patch_embed.proj.bias", [d], [d], bound, true)?;
-    let x = net.graph.apply("patch_embed", crate::ops::linear::Linear { bias: true }, &[x, w, b])?;
-    let cls = net.param("cls_token", [1, 1, d], [d], Init::Normal(0.02), true)?;
-    let x = net.graph.apply("cls_token", PrependToken, &[cls, x])?;
-    let l = config.patches();
-    let table = Init::Values(Arc::new(table_2d(config.grid(), d)));
-    let table = net.param("pos_embed", [1, 1 + l, d], [1 + l, d], table, config.train_positions)?;
-    let mut x = net.graph.apply("pos_embed", AddLookup, &[x, table, positions])?;
-    let mut blocks = Vec::new();
-    for i in 0..config.depth {
-        x = net.block(&format!("blocks.{i}"), x, config.heads, true)?;
-        blocks.push(x);
+impl MaeConfig {
+    fn encoder(&self) -> Vit {
+        Vit {
+            image: self.image,
+            patch: self.patch,
+            width: self.width,
+            depth: self.depth,
+            heads: self.heads,
+            qkv_bias: self.qkv_bias,
+            train_token: true,
+            train_positions: self.train_positions,
+        }
     }
-    Ok(blocks)
 }
 
 /// The training graph for physical batches of `batch` images.
@@ -242,12 +205,12 @@ pub fn training_graph(config: &MaeConfig, batch: usize) -> Result<MaeGraph> {
     let mut graph = Graph::new(batch);
     let (l, k, d) = (config.patches(), config.kept(), config.decoder_width);
     let mut net = Net { graph: &mut graph, eps: EPS };
-    let x = *encoder(&mut net, config, k)?
-        .last()
-        .ok_or_else(|| Error::invalid("depth", 0, "must be positive"))?;
+    let encoder = config.encoder();
+    let x = encoder.chosen_tokens(&mut net, k)?;
+    let x = *encoder.blocks(&mut net, x)?.last().expect("the depth was checked");
     let x = net.layer_norm("norm", x)?;
     let x = net.linear("decoder_embed", x, d, true)?;
-    let token = net.param("mask_token", [1, 1, d], [d], Init::Normal(0.02), true)?;
+    let token = net.param("mask_token", [1, 1, d], [d], TOKEN, true)?;
     let source = net.graph.input("source", Tensor::uint([batch, 1 + l]))?;
     let target = net.graph.input("target", Tensor::uint([batch, 1 + k]))?;
     let x = net.graph.apply("mask_token", RestoreTokens, &[x, token, source, target])?;
@@ -276,7 +239,9 @@ pub fn encoder_graph(config: &MaeConfig, batch: usize) -> Result<EncoderGraph> {
     config.validate()?;
     let mut graph = Graph::new(batch);
     let mut net = Net { graph: &mut graph, eps: EPS };
-    let blocks = encoder(&mut net, config, config.patches())?;
+    let encoder = config.encoder();
+    let x = encoder.tokens(&mut net)?;
+    let blocks = encoder.blocks(&mut net, x)?;
     let block_means = blocks
         .iter()
         .enumerate()

@@ -10,6 +10,7 @@ pub mod add_table;
 pub mod attention;
 mod attention_f32;
 pub mod batch_norm;
+pub mod cached_attention;
 pub mod cross_entropy;
 pub mod embedding;
 mod fast;
@@ -17,6 +18,7 @@ pub mod gather_patches;
 pub mod gelu;
 pub(crate) mod gemm;
 pub(crate) mod gram;
+pub mod head_loss;
 pub(crate) mod lanes;
 pub mod layer_norm;
 pub mod linear;
@@ -83,6 +85,9 @@ pub enum ParamGrad {
     },
     /// The example's gradient is `g` itself, row i of (B, n): a position table added to every example.
     Output,
+    /// The op keeps no `g`: its `backward` writes the squared norms, and [`Op::sums`] adds the weighted sum. For what is
+    /// too large to store and cheap to compute again (the logits of a vocabulary).
+    Fused,
 }
 
 /// Where a gradient goes.
@@ -138,6 +143,24 @@ pub struct Backward<'a> {
     /// Per input: where its gradient goes. For a parameter slot of form [`ParamGrad::Rows`] the (B, n) rows;
     /// `None` where no gradient is wanted, and for every other parameter form.
     pub dx: &'a [Option<Grad>],
+    /// Per input of form [`ParamGrad::Fused`]: where the squared norm of each example's gradient goes, (B). `None` where
+    /// none is wanted.
+    pub norms: &'a [Option<Slice>],
+    /// Scratch as declared by [`Op::scratch_backward`].
+    pub scratch: &'a [Slice],
+}
+
+/// Arguments of [`Op::sums`].
+#[derive(Debug)]
+pub struct Sums<'a> {
+    /// Shapes of the inputs.
+    pub shapes: &'a [Shape],
+    /// The inputs; only those named by [`Op::reads`] hold values.
+    pub inputs: &'a [Slice],
+    /// As in [`Backward::dy`].
+    pub dy: Slice,
+    /// Per input of form [`ParamGrad::Fused`]: the examples' factors (B) and the parameter's gradient sum, to be added to.
+    pub sums: &'a [Option<(Slice, Slice)>],
     /// Scratch as declared by [`Op::scratch_backward`].
     pub scratch: &'a [Slice],
 }
@@ -198,6 +221,14 @@ pub trait Op: Debug + Send + Sync {
     /// # Errors
     /// [`crate::Error::Kernel`] on a fault in the op itself.
     fn backward(&self, rec: &mut Recording, io: &Backward<'_>) -> Result<()>;
+
+    /// Records `grad += sum_i factor_i dW_i` for parameters of form [`ParamGrad::Fused`].
+    ///
+    /// # Errors
+    /// [`crate::Error::Kernel`] on a fault in the op itself.
+    fn sums(&self, _rec: &mut Recording, _io: &Sums<'_>) -> Result<()> {
+        Err(crate::Error::kernel(self.name(), "declares fused parameters but no sums".to_owned()))
+    }
 
     /// Floating-point operations of forward (a multiply-add counts two); 0 where memory traffic decides.
     fn flops(&self, _inputs: &[Shape]) -> u64 {

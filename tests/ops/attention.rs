@@ -97,7 +97,15 @@ fn wanting(
         .enumerate()
         .map(|(i, &slice)| wanted(i).then_some(Grad { slice, accumulate: false }))
         .collect();
-    let io = Backward { shapes, inputs: &inputs, outputs: &outputs, dy, dx: &grads, scratch: &scratch[1] };
+    let io = Backward {
+        shapes,
+        inputs: &inputs,
+        outputs: &outputs,
+        dy,
+        dx: &grads,
+        norms: &[],
+        scratch: &scratch[1],
+    };
     op.backward(&mut rec, &io).expect("backward");
     let given = dx.iter().enumerate().filter(|(i, _)| wanted(*i)).map(|(_, s)| *s);
     let written = outputs.iter().chain(&scratch[1]).copied().chain(given).collect();

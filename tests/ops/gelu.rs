@@ -26,7 +26,15 @@ fn extreme_inputs() {
     let io = Forward { shapes: &shapes, inputs: &[input], outputs: &[y], scratch: &[] };
     Gelu.forward(&mut rec, &io).expect("forward");
     let grads = [Some(Grad { slice: dx, accumulate: false })];
-    let io = Backward { shapes: &shapes, inputs: &[input], outputs: &[y], dy, dx: &grads, scratch: &[] };
+    let io = Backward {
+        shapes: &shapes,
+        inputs: &[input],
+        outputs: &[y],
+        dy,
+        dx: &grads,
+        norms: &[],
+        scratch: &[],
+    };
     Gelu.backward(&mut rec, &io).expect("backward");
     for engine in engines() {
         let run = lab.run(engine.as_ref(), &rec, &[y, dx]);

@@ -7,12 +7,14 @@ mod add_lookup;
 mod add_table;
 mod attention;
 mod batch_norm;
+mod cached_attention;
 mod cross_entropy;
 mod embedding;
 mod engines;
 mod gather_patches;
 mod gelu;
 mod harness;
+mod head_loss;
 mod lab;
 mod layer_norm;
 mod linear;
@@ -71,6 +73,11 @@ fn batch_norm_cases() {
 }
 
 #[test]
+fn cached_attention_cases() {
+    run(cached_attention::cases());
+}
+
+#[test]
 fn cross_entropy_cases() {
     run(cross_entropy::cases());
 }
@@ -78,6 +85,11 @@ fn cross_entropy_cases() {
 #[test]
 fn embedding_cases() {
     run(embedding::cases());
+}
+
+#[test]
+fn head_loss_cases() {
+    run(head_loss::cases());
 }
 
 #[test]
