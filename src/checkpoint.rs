@@ -70,7 +70,7 @@ impl Checkpoint {
         let metadata = (!self.metadata.is_empty()).then(|| self.metadata.clone().into_iter().collect());
         let bytes = safetensors::serialize(views, metadata)
             .map_err(|e| Error::checkpoint(path, format!("cannot be serialised: {e}")))?;
-        write_atomic(path, &bytes)
+        write_atomic(path, &sorted_header(bytes))
     }
 
     /// The tensor of this name and shape.
@@ -86,6 +86,31 @@ impl Checkpoint {
         }
         Ok(&tensor.values)
     }
+}
+
+/// The file with the keys of its header sorted: the crate keeps metadata in a hash map, whose order is another in every
+/// process, and equal runs must give equal bytes.
+fn sorted_header(mut bytes: Vec<u8>) -> Vec<u8> {
+    let Some(end) = bytes.first_chunk().map(|n| 8 + u64::from_le_bytes(*n) as usize) else { return bytes };
+    let Some(Ok(header)) =
+        bytes.get(8..end).map(serde_json::from_slice::<BTreeMap<String, serde_json::Value>>)
+    else {
+        return bytes;
+    };
+    let sort = |value: serde_json::Value| match value {
+        serde_json::Value::Object(fields) => {
+            serde_json::json!(fields.into_iter().collect::<BTreeMap<_, _>>())
+        }
+        other => other,
+    };
+    let sorted: BTreeMap<String, serde_json::Value> = header.into_iter().map(|(k, v)| (k, sort(v))).collect();
+    let mut text = serde_json::to_vec(&sorted).expect("was parsed before");
+    if text.len() <= end - 8 {
+        // The crate pads with spaces, which JSON allows.
+        text.resize(end - 8, b' ');
+        bytes[8..end].copy_from_slice(&text);
+    }
+    bytes
 }
 
 fn decode(view: &TensorView<'_>) -> Option<Vec<f32>> {
@@ -116,8 +141,13 @@ mod tests {
         checkpoint
             .tensors
             .insert("w".into(), Tensor { shape: [2, 3].into(), values: vec![1.0, -2.5, 0.0, 4.0, 5.0, 6.0] });
-        checkpoint.metadata.insert("model".into(), "micro32".into());
+        for i in 0..20 {
+            checkpoint.metadata.insert(format!("key {i}"), "micro32".into());
+        }
         checkpoint.write(&path).unwrap();
+        let first = std::fs::read(&path).unwrap();
+        checkpoint.clone().write(&path).unwrap();
+        assert!(first == std::fs::read(&path).unwrap(), "the same bytes twice");
         let back = Checkpoint::read(&path).unwrap();
         assert_eq!(back, checkpoint);
         assert!(back.get(&path, "w", &[3, 2].into()).unwrap_err().to_string().contains("(2, 3)"));

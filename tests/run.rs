@@ -21,6 +21,21 @@ fn recipe(steps: u64, private: bool) -> Recipe {
     Recipe::parse(&text, Path::new("test.toml")).unwrap()
 }
 
+/// A captioner of the emoji, private or not, with the words of their public names.
+fn captioner(steps: u64, private: bool) -> Recipe {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut text = format!(
+        "[model]\nsize = \"cap-micro32\"\n[data]\npath = \"{0}/assets/emoji32/test-00000.tar\"\n[text]\nlength = 12\n\
+         vocabulary = \"{0}/assets/vocab/emoji-names.txt\"\n[train]\nsteps = {steps}\nbatch = 3\nphysical_batch = 2\n\
+         learning_rate = 1e-3\nschedule = \"constant\"\ncheckpoint_seconds = 0\n",
+        root.display()
+    );
+    if private {
+        text.push_str("[privacy]\nclipping_norm = 1.0\nnoise_multiplier = 0.7\n");
+    }
+    Recipe::parse(&text, Path::new("test.toml")).unwrap()
+}
+
 fn run(out: &Path, steps: u64, private: bool, change: impl FnOnce(&mut RunOptions)) -> Result<Run, Error> {
     let mut options = RunOptions { out: Some(out.to_path_buf()), ..RunOptions::default() };
     change(&mut options);
@@ -116,7 +131,7 @@ fn epsilon_is_known_before_and_spent_step_by_step() {
         serde_json::from_slice(&fs::read(folder.path().join("privacy.json")).unwrap()).unwrap();
     assert_eq!((file["steps"].as_u64(), file["epsilon"].as_f64()), (Some(4), Some(seen[3])));
     assert_eq!(file["sampling_rate"].as_f64(), Some(3.0 / 1130.0));
-    let picture = r.pictures(2).unwrap();
+    let picture = r.pictures(2).unwrap().expect("an autoencoder shows pictures");
     assert!(picture.width() > 200 && picture.height() > 150);
 }
 
@@ -139,4 +154,60 @@ fn a_public_seed_is_told_after_a_resume_too() {
     let secret = folder.path().join("secret");
     run(&secret, 1, true, |_| ()).unwrap().train(|_| true).unwrap();
     assert!(!told(&secret));
+}
+
+#[test]
+fn a_captioner_starts_from_an_autoencoder_and_resumes() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = CpuEngine::<f32>::new();
+    let encoder = folder.path().join("encoder");
+    let mut recipe = recipe(1, false);
+    recipe.model.qkv_bias = false;
+    fs::create_dir_all(&encoder).unwrap();
+    let options = RunOptions { out: Some(encoder.clone()), ..RunOptions::default() };
+    Run::new(&engine, recipe, options).unwrap().train(|_| true).unwrap();
+    let (whole, parts) = (folder.path().join("whole"), folder.path().join("parts"));
+    for private in [true, false] {
+        let start = |out: &Path, resume: bool| {
+            fs::create_dir_all(out).unwrap();
+            let init = (!resume).then(|| encoder.join("model.safetensors"));
+            let options = RunOptions {
+                out: Some(out.to_path_buf()),
+                init,
+                seed: (!resume).then_some(3),
+                resume,
+                ..RunOptions::default()
+            };
+            Run::new(&engine, captioner(3, private), options).unwrap()
+        };
+        let mut run = start(&whole, false);
+        assert!(
+            run.summary().warnings.iter().any(|w| w.contains("start fresh")),
+            "{:?}",
+            run.summary().warnings
+        );
+        run.train(|_| true).unwrap();
+        let _ = start(&parts, false).train(|record| record.step < 2);
+        start(&parts, true).train(|_| true).unwrap();
+        assert!(bytes(&whole) == bytes(&parts), "private: {private}");
+        fs::remove_dir_all(&whole).unwrap();
+        fs::remove_dir_all(&parts).unwrap();
+    }
+    // An encoder with biases has tensors that no captioner takes, but gives it all that it wants; one without is complete.
+    let file = veilgrad::checkpoint::Checkpoint::read(&encoder.join("model.safetensors")).unwrap();
+    assert!(!file.tensors.contains_key("blocks.0.attn.qkv.bias"));
+}
+
+#[test]
+fn a_simulated_batch_keeps_the_noise_of_a_step() {
+    let recipe = Recipe {
+        train: veilgrad::train::recipe::Train { batch: 100, ..captioner(3, true).train },
+        ..captioner(3, true)
+    };
+    let simulated = recipe.simulated(10, 0.7).unwrap();
+    assert_eq!(simulated.train.batch, 10);
+    assert!((simulated.privacy.as_ref().unwrap().noise_multiplier.unwrap() - 0.07).abs() <= 1e-12);
+    assert_eq!(simulated.train.learning_rate, recipe.train.learning_rate);
+    assert!(recipe.simulated(100, 0.7).is_err() && recipe.simulated(0, 0.7).is_err());
+    assert!(captioner(3, false).simulated(1, 0.7).is_err());
 }

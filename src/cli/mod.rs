@@ -6,9 +6,12 @@ mod report;
 
 mod bench;
 mod budget;
+mod caption;
 mod check;
+mod classify;
 mod demo;
 mod devices;
+mod model;
 mod pretrain;
 mod probe;
 mod random_step;
@@ -34,6 +37,8 @@ enum Command {
     Devices(devices::Devices),
     Pretrain(pretrain::Pretrain),
     Probe(probe::ProbeCommand),
+    Caption(caption::CaptionCommand),
+    Classify(classify::Classify),
     Budget(budget::Budget),
     Synthetic(synthetic::Sheet),
     Check(check::Check),
@@ -75,6 +80,8 @@ pub fn main() -> ExitCode {
         Command::Devices(c) => c.run(),
         Command::Pretrain(c) => c.run(),
         Command::Probe(c) => c.run(),
+        Command::Caption(c) => c.run(),
+        Command::Classify(c) => c.run(),
         Command::Budget(c) => c.run(),
         Command::Synthetic(c) => c.run(),
         Command::Check(c) => c.run(),

@@ -10,9 +10,11 @@ use serde_json::json;
 use super::output::{self, bytes};
 use super::report::Report;
 use super::{DeviceArg, JsonArg};
+use crate::data;
 use crate::error::{Error, Result};
+use crate::privacy::accounting::Rdp;
 use crate::train::recipe::Recipe;
-use crate::train::run::{Run, RunOptions, StepRecord, Summary};
+use crate::train::run::{Run, RunOptions, StepRecord, Summary, mechanism};
 
 /// Train a model by a recipe: privately, if the recipe has a `privacy` section.
 ///
@@ -46,6 +48,10 @@ pub struct Pretrain {
     /// Public seed for everything random, noise included: repeatable, and not private against whoever knows the seed.
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
+    /// Try the recipe's settings at a smaller logical batch: batch and noise shrink together, the learning rate stays (TAN,
+    /// Sander et al. 2023). Such a run is NOT private, and says so.
+    #[arg(long, value_name = "B", conflicts_with = "resume")]
+    simulate_batch: Option<u64>,
     /// Go on from the state in --out.
     #[arg(long)]
     resume: bool,
@@ -68,6 +74,16 @@ impl Pretrain {
         }
         recipe.train.steps = self.steps.unwrap_or(recipe.train.steps);
         recipe.train.physical_batch = self.physical_batch.unwrap_or(recipe.train.physical_batch);
+        let mut simulation = None;
+        if let Some(batch) = self.simulate_batch {
+            let (sigma, epsilon) = planned(&recipe)?;
+            let note = format!(
+                "simulation of batch {} (noise multiplier {sigma:.4}, epsilon {epsilon:.3}): this run is NOT private",
+                recipe.train.batch
+            );
+            recipe = recipe.simulated(batch, sigma)?;
+            simulation = Some(note);
+        }
         let options = RunOptions {
             out: Some(self.out.clone()),
             init: self.init,
@@ -80,6 +96,7 @@ impl Pretrain {
         let engine = self.device.open()?;
         std::fs::create_dir_all(&self.out).map_err(|e| Error::io(&self.out, e))?;
         let mut run = Run::new(engine.as_ref(), recipe, options)?;
+        run.note(simulation);
         train(&mut run, &self.out, self.json.json)?;
         if self.json.json {
             output::json(&json!({ "done": true, "out": self.out }));
@@ -88,6 +105,18 @@ impl Pretrain {
         }
         Ok(())
     }
+}
+
+/// Noise multiplier and epsilon of a private recipe on its data.
+fn planned(recipe: &Recipe) -> Result<(f64, f64)> {
+    let (Some(privacy), Some(path)) = (&recipe.privacy, &recipe.data.path) else {
+        return Err(Error::invalid("--simulate-batch", "", "is for recipes with a privacy section"));
+    };
+    let config = mechanism(privacy, recipe, data::open(path)?.len())?;
+    let event = config.event(config.steps());
+    let mut accountant = Rdp::default();
+    accountant.compose(&event)?;
+    Ok((config.noise_multiplier(), accountant.epsilon(config.delta())?.value))
 }
 
 /// Trains to the end with a progress bar, Ctrl-C and a report.
@@ -186,7 +215,10 @@ fn print_summary(s: &Summary) {
 /// Writes reconstructions.png and report.html.
 fn report(run: &mut Run, out: &Path) -> Result<()> {
     let picture = out.join("reconstructions.png");
-    run.pictures(8)?.save(&picture).map_err(|e| Error::io(&picture, std::io::Error::other(e)))?;
+    let pictures = run.pictures(8)?;
+    if let Some(pictures) = &pictures {
+        pictures.save(&picture).map_err(|e| Error::io(&picture, std::io::Error::other(e)))?;
+    }
     let summary = run.summary().clone();
     let mut report = Report::new("Veilgrad training run");
     let mut rows = vec![vec!["".into(), "".into()]];
@@ -221,8 +253,10 @@ fn report(run: &mut Run, out: &Path) -> Result<()> {
     report.curve("training loss (not covered by the guarantee)", "step", &curve(&|m| m.unprotected_loss))?;
     report.curve("epsilon spent", "step", &spent)?;
     report.curve("learning rate", "step", &rates)?;
-    report.heading("Reconstructions");
-    report.picture(&picture, "original, masked, reconstructed")?;
+    if pictures.is_some() {
+        report.heading("Reconstructions");
+        report.picture(&picture, "original, masked, reconstructed")?;
+    }
     report.heading("Recipe");
     let recipe = out.join("recipe.toml");
     report.code(&std::fs::read_to_string(&recipe).map_err(|e| Error::io(&recipe, e))?);

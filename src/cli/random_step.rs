@@ -5,8 +5,8 @@ use crate::model::mae::{MaeConfig, MaeGraph};
 use crate::optim::adamw::AdamW;
 use crate::record::Engine;
 use crate::rng::{Key, normal};
-use crate::train::feed::write_masks;
 use crate::train::stepper::{Guarantee, Performance, Stepper};
+use crate::train::task::write_masks;
 
 /// A stepper with fresh parameters and a physical batch of random images and masks written.
 ///

@@ -92,6 +92,8 @@ pub enum Transform {
     /// The centred square, its side 7/8 of the shorter side for images larger than the tensor (resize 256, crop 224),
     /// the whole shorter side otherwise.
     Centre,
+    /// The whole image, whatever its aspect: what captions are about.
+    Whole,
 }
 
 impl Transform {
@@ -102,6 +104,7 @@ impl Transform {
     pub fn apply(&self, image: &RgbImage, side: usize, step: u64, example: u64, out: &mut [f32]) {
         let (crop, flip) = match self {
             Transform::Augmented(augment, key) => augment.draw(image, &mut key.item(step, example)),
+            Transform::Whole => (Crop::whole(image), false),
             Transform::Centre => {
                 let small = image.width().min(image.height()) as usize <= side;
                 (Crop::centre(image, if small { 1.0 } else { 0.875 }), false)

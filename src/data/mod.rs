@@ -4,13 +4,17 @@
 
 pub mod augment;
 pub mod decode;
+mod files;
 mod folder;
 pub mod loader;
 pub mod synthetic;
+pub mod tokenizer;
 mod webdataset;
+pub mod words;
 
 use std::path::{Path, PathBuf};
 
+pub use files::Files;
 pub use folder::Folder;
 pub use webdataset::WebDataset;
 
@@ -44,6 +48,14 @@ pub trait Source: Send + Sync {
     /// # Errors
     /// [`Error::Io`], or [`Error::Data`] naming the file or shard and what is wrong with it.
     fn record(&self, index: u64) -> Result<Record>;
+
+    /// Reads an example's caption alone; nothing if it has none.
+    ///
+    /// # Errors
+    /// As [`Source::record`].
+    fn caption(&self, index: u64) -> Result<Option<String>> {
+        Ok(self.record(index)?.caption)
+    }
 
     /// Names of the classes; empty if the source has none.
     fn classes(&self) -> &[String];

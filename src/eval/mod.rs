@@ -1,5 +1,8 @@
 //! What a trained model is worth: pictures of its reconstructions, and probes of its features.
 
+pub mod captioner;
 pub mod features;
+mod part;
 pub mod pictures;
 pub mod probe;
+pub mod zero_shot;

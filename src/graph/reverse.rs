@@ -69,6 +69,9 @@ fn forward(graph: &Graph, live: &BTreeSet<usize>, fixed: &mut dyn Fixed, steps: 
     }
 }
 
+/// Inputs of an op and their parameters.
+type FusedParams = Vec<(usize, usize)>;
+
 /// State of the reverse pass.
 struct Reverse<'a> {
     graph: &'a Graph,
@@ -89,7 +92,7 @@ struct Reverse<'a> {
     uses_left: BTreeMap<usize, usize>,
     sums: Vec<(usize, Form)>,
     /// Sums that ops compute themselves: node, gradient of its result, inputs and their parameters.
-    fused: Vec<(usize, Buf, Vec<(usize, usize)>)>,
+    fused: Vec<(usize, Buf, FusedParams)>,
 }
 
 impl<'a> Reverse<'a> {
@@ -262,7 +265,7 @@ impl<'a> Reverse<'a> {
         Ok(())
     }
 
-    fn fused_sums(&mut self, phase: Phase, n: usize, dy: Buf, fused: Vec<(usize, usize)>) {
+    fn fused_sums(&mut self, phase: Phase, n: usize, dy: Buf, fused: FusedParams) {
         let node = &self.graph.nodes[n];
         let shapes: Vec<_> = node.inputs.iter().map(|v| self.graph.shape(*v).clone()).collect();
         let scratch = self.steps.scratch(&node.label, node.op.scratch_backward(&shapes));

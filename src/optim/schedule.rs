@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Shape of a schedule; in recipes `vip`, `warmup-cosine` or `constant`.
+/// Shape of a schedule; in recipes `vip`, `warmup-cosine`, `dp-cap` or `constant`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Schedule {
@@ -14,7 +14,6 @@ pub enum Schedule {
     WarmupCosine,
     /// As [`Schedule::WarmupCosine`], one step late, as DP-Cap was trained: its rate was set before the step was counted,
     /// so the first two steps have rate 0.
-    #[serde(skip)]
     DpCap,
     /// Linear warm-up, then constant.
     Constant,

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use super::recipe::Recipe;
 use super::stepper::Stepper;
+use super::task::Task;
 use crate::data::Source;
 use crate::data::augment::{Augment, Transform};
 use crate::data::loader::{Job, Prefetch, Report};
 use crate::data::synthetic::Synthetic;
 use crate::error::{Error, Result};
-use crate::model::mae::{MaeConfig, Mask};
 use crate::privacy::sampling::{PoissonSampler, physical_batches};
 use crate::rng::{Key, Purpose, permutation};
 
@@ -109,14 +109,8 @@ impl Feed {
     /// Runs all physical batches of a logical step through the stepper.
     ///
     /// # Errors
-    /// The stepper's.
-    pub fn step(
-        &mut self,
-        stepper: &mut Stepper,
-        config: &MaeConfig,
-        mask_key: &Key,
-        step: u64,
-    ) -> Result<()> {
+    /// The stepper's, the loader's and the task's.
+    pub fn step(&mut self, stepper: &mut Stepper, task: &mut Task, step: u64) -> Result<()> {
         let size = stepper.plan().batch;
         match self {
             Feed::Read(prefetch) => loop {
@@ -126,9 +120,7 @@ impl Feed {
                 debug_assert_eq!(batch.job.step, step);
                 let images = stepper.plan().input("images")?;
                 stepper.session().write(images, &batch.images)?;
-                // Padding takes any mask: its weight is zero.
-                let ids = batch.job.indices.iter().map(|i| i.unwrap_or(0));
-                write_masks(stepper, config, mask_key, step, ids)?;
+                task.write(stepper, step, &batch.job.indices)?;
                 stepper.accumulate(&batch.weights)?;
                 if batch.job.last {
                     return Ok(());
@@ -138,7 +130,8 @@ impl Feed {
                 for first in (0..*batch).step_by(size) {
                     let live = (*batch - first).min(size as u64) as usize;
                     stepper.draw(&synthetic.range(step, first as usize, size))?;
-                    write_masks(stepper, config, mask_key, step, first..first + size as u64)?;
+                    let examples: Vec<Option<u64>> = (first..first + size as u64).map(Some).collect();
+                    task.write(stepper, step, &examples)?;
                     let weights: Vec<f32> = (0..size).map(|i| (i < live) as u8 as f32).collect();
                     stepper.accumulate(&weights)?;
                 }
@@ -154,32 +147,4 @@ impl Feed {
             Feed::Drawn { .. } => Report::default(),
         }
     }
-}
-
-/// Draws and writes the masks of a physical batch; returns the mask itself (B, L).
-///
-/// # Errors
-/// The session's.
-pub fn write_masks(
-    stepper: &mut Stepper,
-    config: &MaeConfig,
-    key: &Key,
-    step: u64,
-    examples: impl Iterator<Item = u64>,
-) -> Result<Vec<f32>> {
-    let mut mask = Mask::default();
-    examples.for_each(|example| mask.push(config, key, step, example));
-    let tables = [
-        ("patches", &mask.patches),
-        ("positions", &mask.positions),
-        ("source", &mask.source),
-        ("target", &mask.target),
-    ];
-    for (name, values) in tables {
-        let slice = stepper.plan().input(name)?;
-        stepper.session().write_u32(slice, values)?;
-    }
-    let slice = stepper.plan().input("mask")?;
-    stepper.session().write(slice, &mask.mask)?;
-    Ok(mask.mask)
 }

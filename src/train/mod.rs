@@ -6,3 +6,4 @@ pub mod run;
 pub mod state;
 pub mod stepper;
 mod summary;
+pub mod task;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::model::captioner::{self, CaptionerConfig};
 use crate::model::mae::MaeConfig;
 use crate::optim::schedule::Schedule;
 
@@ -18,6 +19,9 @@ pub struct Recipe {
     pub data: Data,
     /// How.
     pub train: Train,
+    /// Captions, of a captioner.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<Text>,
     /// Under which guarantee. Without this section the run is not private.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub privacy: Option<Privacy>,
@@ -27,7 +31,7 @@ pub struct Recipe {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Model {
-    /// A size by name, e.g. `micro32` or `base`.
+    /// A size by name: `micro32` or `base` for a masked autoencoder, `cap-micro32` or `cap-base` for a captioner.
     pub size: String,
     /// Share of patches removed.
     #[serde(default = "three_quarters")]
@@ -38,6 +42,31 @@ pub struct Model {
     /// Standardise target patches.
     #[serde(default)]
     pub norm_pix: bool,
+    /// Biases in the encoder's q, k, v. Off for an autoencoder whose encoder a captioner will start from.
+    #[serde(default = "yes")]
+    pub qkv_bias: bool,
+}
+
+/// Captions.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Text {
+    /// Tokens of a caption, [CLS] and [SEP] included; the size's own if left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub length: Option<usize>,
+    /// A PUBLIC text file, one text a line: only words that occur in it are kept of BERT's 30,522. Never make it from private
+    /// captions: which words a model knows would tell of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vocabulary: Option<PathBuf>,
+}
+
+/// What a recipe trains.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ModelConfig {
+    /// ViP's masked autoencoder.
+    Mae(MaeConfig),
+    /// DP-Cap's captioner, with BERT's whole vocabulary: a smaller one is known once it is read.
+    Captioner(CaptionerConfig),
 }
 
 /// The data.
@@ -83,6 +112,9 @@ pub struct Train {
     /// Shape of the schedule.
     #[serde(default)]
     pub schedule: Schedule,
+    /// Steps over which the schedule runs to its end, if the run stops before: DP-Cap's 10,000 for 5,708 steps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schedule_steps: Option<u64>,
     /// Seconds between checkpoints.
     #[serde(default = "one_minute")]
     pub checkpoint_seconds: u64,
@@ -150,17 +182,62 @@ impl Recipe {
         toml::to_string_pretty(self).expect("a recipe is plain data")
     }
 
-    /// The model's sizes.
+    /// What is trained.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for an unknown size.
+    /// [`Error::Invalid`] for an unknown size, naming those there are.
+    pub fn config(&self) -> Result<ModelConfig> {
+        if !self.model.size.starts_with("cap-") {
+            let known = |e: Error| match e {
+                Error::Invalid { field, value, why } => {
+                    let captioners = captioner::PRESETS.join(", ");
+                    Error::Invalid { field, value, why: format!("{why}, nor a captioner: {captioners}") }
+                }
+                other => other,
+            };
+            let preset = MaeConfig::preset(&self.model.size).map_err(known)?;
+            return Ok(ModelConfig::Mae(MaeConfig {
+                mask_ratio: self.model.mask_ratio,
+                train_positions: self.model.train_positions,
+                norm_pix: self.model.norm_pix,
+                qkv_bias: self.model.qkv_bias,
+                ..preset
+            }));
+        }
+        let preset = CaptionerConfig::preset(&self.model.size)?;
+        let length = self.text.as_ref().and_then(|t| t.length).unwrap_or(preset.length);
+        Ok(ModelConfig::Captioner(CaptionerConfig { length, ..preset }))
+    }
+
+    /// The masked autoencoder's sizes.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for an unknown size or a captioner.
     pub fn mae(&self) -> Result<MaeConfig> {
-        Ok(MaeConfig {
-            mask_ratio: self.model.mask_ratio,
-            train_positions: self.model.train_positions,
-            norm_pix: self.model.norm_pix,
-            ..MaeConfig::preset(&self.model.size)?
-        })
+        match self.config()? {
+            ModelConfig::Mae(config) => Ok(config),
+            ModelConfig::Captioner(_) => {
+                Err(Error::invalid("model.size", &self.model.size, "is a captioner, not an autoencoder"))
+            }
+        }
+    }
+
+    /// The same run at a smaller logical batch, for trying settings cheaply (TAN, Sander et al. 2023, arXiv 2210.03403): batch
+    /// and noise shrink together, so that the noise of a step stays, and the learning rate is kept. It is NOT private in any
+    /// useful sense, and its own epsilon says so. `sigma` is the noise multiplier of this recipe.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] without a privacy section, or for a batch that is not smaller.
+    pub fn simulated(&self, batch: u64, sigma: f64) -> Result<Recipe> {
+        let fail = |why: &str| Err(Error::invalid("--simulate-batch", batch, why));
+        let Some(privacy) = &self.privacy else { return fail("the recipe has no privacy section") };
+        if batch == 0 || batch >= self.train.batch {
+            return fail(&format!("must be positive and below the recipe's {}", self.train.batch));
+        }
+        let noise_multiplier = Some(sigma * batch as f64 / self.train.batch as f64);
+        let privacy = Privacy { epsilon: None, noise_multiplier, ..privacy.clone() };
+        let train = Train { batch, ..self.train.clone() };
+        Ok(Recipe { train, privacy: Some(privacy), ..self.clone() })
     }
 
     /// Checks every field.
@@ -168,7 +245,17 @@ impl Recipe {
     /// # Errors
     /// [`Error::Invalid`] naming field, value and fix.
     pub fn validate(&self) -> Result<()> {
-        self.mae()?.validate()?;
+        match (self.config()?, &self.text) {
+            (ModelConfig::Mae(config), None) => config.validate()?,
+            (ModelConfig::Mae(_), Some(_)) => {
+                return Err(Error::invalid("text", "", "is for captioners (size cap-...): leave it out"));
+            }
+            (ModelConfig::Captioner(_), _) if self.data.synthetic => {
+                let why = "synthetic images have no captions; train an autoencoder on them and start from it";
+                return Err(Error::invalid("data.synthetic", true, why));
+            }
+            (ModelConfig::Captioner(config), _) => config.validate()?,
+        }
         let t = &self.train;
         let positive = |field: &str, x: f64| {
             if x.is_finite() && x > 0.0 { Ok(()) } else { Err(Error::invalid(field, x, "must be positive")) }
@@ -182,6 +269,10 @@ impl Recipe {
         positive("train.learning_rate", t.learning_rate)?;
         share("train.betas[0]", t.betas[0])?;
         share("train.betas[1]", t.betas[1])?;
+        if t.schedule_steps.is_some_and(|s| s < t.steps) {
+            let why = format!("must not be below train.steps, {}", t.steps);
+            return Err(Error::invalid("train.schedule_steps", t.schedule_steps.unwrap_or(0), why));
+        }
         if !(t.weight_decay >= 0.0 && t.weight_decay.is_finite()) {
             return Err(Error::invalid("train.weight_decay", t.weight_decay, "must not be negative"));
         }

@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use image::RgbImage;
 use serde::Serialize;
 
-use super::feed::{Epochs, Feed, Sampling, write_masks};
+use super::feed::{Epochs, Feed, Sampling};
 use super::recipe::Recipe;
 use super::state::{Identity, State};
 use super::stepper::{Guarantee, Performance, Stepper};
 use super::summary::summarise;
 pub use super::summary::{PrivacySummary, Summary};
+use super::task::{Task, write_masks};
 use crate::checkpoint::Checkpoint;
 use crate::data::loader::Report;
 use crate::data::synthetic::{Drawing, Synthetic};
@@ -20,7 +21,6 @@ use crate::data::{self, Source};
 use crate::error::{Error, Result};
 use crate::eval::pictures;
 use crate::files::write_atomic;
-use crate::model::mae::{self, MaeConfig};
 use crate::optim::adamw::AdamW;
 use crate::privacy::accounting::Rdp;
 use crate::privacy::clip::ClipRule;
@@ -71,12 +71,11 @@ pub struct StepRecord {
 pub struct Run {
     recipe: Recipe,
     options: RunOptions,
-    config: MaeConfig,
+    task: Task,
     stepper: Stepper,
     feed: Feed,
     source: Option<Arc<dyn Source>>,
     key: Key,
-    mask_key: Key,
     privacy: Option<(PrivacyConfig, Rdp)>,
     state: Option<State>,
     identity: Identity,
@@ -112,7 +111,6 @@ impl Run {
         source: Option<Arc<dyn Source>>,
     ) -> Result<Self> {
         recipe.validate()?;
-        let config = recipe.mae()?;
         let privacy = match (&recipe.privacy, &source) {
             (Some(p), Some(source)) => Some(mechanism(p, &recipe, source.len())?),
             _ => None,
@@ -127,13 +125,15 @@ impl Run {
             (_, false, Some(seed)) => Key::from_seed(seed),
             (_, false, None) => Key::from_os()?,
         };
-        let graph = mae::training_graph(&config, recipe.train.physical_batch)?;
+        let task = Task::new(&recipe, source.as_ref(), key.derive(Purpose::Masking))?;
+        let graph = task.graph(recipe.train.physical_batch)?;
         let guarantee = match &privacy {
             Some(p) => Guarantee::Private(p),
             None => Guarantee::NotPrivate { batch: recipe.train.batch as f64 },
         };
         let synthetic = Synthetic::new(&key);
-        let performance = Performance { memory: options.memory, fetch: vec![graph.prediction] };
+        let performance =
+            Performance { memory: options.memory, fetch: graph.prediction.into_iter().collect() };
         let optimizer =
             AdamW { betas: recipe.train.betas, weight_decay: recipe.train.weight_decay, ..AdamW::default() };
         let mut stepper = Stepper::new(
@@ -143,7 +143,7 @@ impl Run {
             guarantee,
             &optimizer,
             &performance,
-            Some(Drawing::for_training(config.image)),
+            Some(Drawing::for_training(task.side())),
             &key,
         )?;
         let identity = Identity {
@@ -152,10 +152,20 @@ impl Run {
                 .as_ref()
                 .map_or("synthetic".into(), |s| format!("{} {:016x}", s.len(), s.fingerprint())),
         };
+        let mut notes = Vec::new();
         let start = match (&state, options.resume, &options.init) {
             (Some(state), true, _) => state.load(&mut stepper, &identity)?,
             (_, _, Some(path)) => {
-                stepper.load(&Checkpoint::read(path)?, path, false)?;
+                let file = Checkpoint::read(path)?;
+                let (fresh, unused) =
+                    stepper.start_from(&file, path, &key, |p| task.starts_fresh(p, &file))?;
+                if fresh > 0 {
+                    notes.push(format!(
+                        "{}: gives the encoder; {fresh} tensors start fresh, {} of its own have no place",
+                        path.display(),
+                        unused.len()
+                    ));
+                }
                 0
             }
             _ => {
@@ -166,7 +176,7 @@ impl Run {
         if let (Some(state), false) = (&state, options.resume) {
             state.begin(&key)?;
         }
-        let feed = feed(&recipe, &config, &source, &privacy, &synthetic, start, &key)?;
+        let feed = feed(&recipe, task.side(), &source, &privacy, &synthetic, start, &key)?;
         let privacy = match privacy {
             Some(p) => {
                 let mut one = Rdp::default();
@@ -175,22 +185,21 @@ impl Run {
             }
             None => None,
         };
-        let summary =
+        let mut summary =
             summarise(engine, &recipe, &options, &stepper, source.as_deref(), &privacy, start, &key)?;
+        summary.warnings.extend(notes);
         let earlier_metrics = match &options.out {
             Some(out) if options.resume => metrics_up_to(&out.join("metrics.jsonl"), start),
             _ => String::new(),
         };
-        let mask_key = key.derive(Purpose::Masking);
         let mut run = Run {
             recipe,
             options,
-            config,
+            task,
             stepper,
             feed,
             source,
             key,
-            mask_key,
             privacy,
             state,
             identity,
@@ -210,6 +219,11 @@ impl Run {
         &self.summary
     }
 
+    /// Adds a note to the summary, for people.
+    pub fn note(&mut self, note: Option<String>) {
+        self.summary.warnings.extend(note);
+    }
+
     /// Steps done.
     pub fn step(&self) -> u64 {
         self.step
@@ -222,7 +236,12 @@ impl Run {
 
     /// Files that could not be used so far.
     pub fn report(&self) -> Report {
-        self.feed.report()
+        let mut report = self.feed.report();
+        if let Task::Captioner { missing: missing @ 1.., .. } = self.task {
+            report.failed += missing;
+            report.named.push(format!("{missing} times an example without a caption, which weighs zero"));
+        }
+        report
     }
 
     /// The model on its device.
@@ -270,9 +289,10 @@ impl Run {
 
     fn one_step(&mut self, begun: Instant) -> Result<StepRecord> {
         let t = &self.recipe.train;
-        let learning_rate = t.learning_rate * t.schedule.at(self.step, t.steps, t.warmup);
+        let total = t.schedule_steps.unwrap_or(t.steps);
+        let learning_rate = t.learning_rate * t.schedule.at(self.step, total, t.warmup);
         self.stepper.begin()?;
-        self.feed.step(&mut self.stepper, &self.config, &self.mask_key, self.step)?;
+        self.feed.step(&mut self.stepper, &mut self.task, self.step)?;
         self.stepper.finish(self.step, learning_rate)?;
         let private = self.privacy.is_some();
         let loss = match !private || self.options.log_unprotected {
@@ -330,16 +350,26 @@ impl Run {
     pub fn model(&mut self) -> Result<Checkpoint> {
         let mut checkpoint = self.stepper.save(false)?;
         checkpoint.metadata.insert("model".into(), self.recipe.model.size.clone());
+        if let Task::Captioner { words, .. } = &self.task {
+            checkpoint.metadata.insert("vocabulary".into(), words.to_json());
+        }
         Ok(checkpoint)
     }
 
-    /// Original, masked and reconstructed images. In a private run they are synthetic, or the `preview` images that the
-    /// user declared public: the run's own images never leave it.
+    /// What is trained.
+    pub fn task(&self) -> &Task {
+        &self.task
+    }
+
+    /// Original, masked and reconstructed images of an autoencoder. In a private run they are synthetic, or the `preview`
+    /// images that the user declared public: the run's own images never leave it. Nothing for a captioner.
     ///
     /// # Errors
     /// The device's, and those of the preview images.
-    pub fn pictures(&mut self, count: usize) -> Result<RgbImage> {
-        let (side, size) = (self.config.image, self.stepper.plan().batch);
+    pub fn pictures(&mut self, count: usize) -> Result<Option<RgbImage>> {
+        let Task::Mae { config, .. } = &self.task else { return Ok(None) };
+        let config = config.clone();
+        let (side, size) = (config.image, self.stepper.plan().batch);
         let count = count.min(size);
         let input = self.stepper.plan().input("images")?;
         let shown = match (&self.options.preview, &self.source) {
@@ -358,16 +388,16 @@ impl Run {
             }
         }
         let examples = 0..size as u64;
-        let mask = write_masks(&mut self.stepper, &self.config, &Key::from_seed(0), 0, examples)?;
+        let mask = write_masks(&mut self.stepper, &config, &Key::from_seed(0), 0, examples)?;
         let prediction = self.stepper.predict()?.remove(0);
         let images = self.stepper.session().read(input)?;
-        let (l, p) = (self.config.patches(), self.config.patch_len());
-        Ok(pictures::reconstructions(
-            &self.config,
+        let (l, p) = (config.patches(), config.patch_len());
+        Ok(Some(pictures::reconstructions(
+            &config,
             &images[..count * 3 * side * side],
             &prediction[..count * (1 + l) * p],
             &mask[..count * l],
-        ))
+        )))
     }
 }
 
@@ -395,7 +425,11 @@ fn preview(source: Arc<dyn Source>, side: usize, size: usize, count: usize) -> R
     Ok(images)
 }
 
-fn mechanism(p: &super::recipe::Privacy, recipe: &Recipe, examples: u64) -> Result<PrivacyConfig> {
+/// The mechanism of a recipe's privacy section on so many examples.
+///
+/// # Errors
+/// [`Error::Invalid`] for numbers out of range, or a target that no noise reaches.
+pub fn mechanism(p: &super::recipe::Privacy, recipe: &Recipe, examples: u64) -> Result<PrivacyConfig> {
     let noise = match (p.epsilon, p.noise_multiplier) {
         (Some(epsilon), _) => Noise::TargetEpsilon(epsilon),
         (None, Some(sigma)) => Noise::Multiplier(sigma),
@@ -409,7 +443,7 @@ fn mechanism(p: &super::recipe::Privacy, recipe: &Recipe, examples: u64) -> Resu
 
 fn feed(
     recipe: &Recipe,
-    config: &MaeConfig,
+    side: usize,
     source: &Option<Arc<dyn Source>>,
     privacy: &Option<PrivacyConfig>,
     synthetic: &Synthetic,
@@ -425,5 +459,5 @@ fn feed(
             Sampling::Epochs(Epochs::new(source.len(), recipe.train.batch, key.derive(Purpose::Sampling)))
         }
     };
-    Feed::read(source.clone(), sampling, recipe, config.image, start, key)
+    Feed::read(source.clone(), sampling, recipe, side, start, key)
 }

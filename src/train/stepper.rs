@@ -202,6 +202,33 @@ impl Stepper {
         Ok(())
     }
 
+    /// Parameters to start from: fresh ones from the run's key where `starts_fresh` says so, the checkpoint's otherwise. Returns how many started fresh, and the names in the checkpoint that have no place.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] for a missing or misshaped tensor.
+    pub fn start_from(
+        &mut self,
+        file: &Checkpoint,
+        path: &std::path::Path,
+        run_key: &Key,
+        starts_fresh: impl Fn(&str) -> bool,
+    ) -> Result<(usize, Vec<String>)> {
+        let key = run_key.derive(Purpose::Init);
+        let mut fresh = 0;
+        for (i, slot) in self.plan.params.iter().enumerate() {
+            let name = &slot.spec.name;
+            if starts_fresh(name) {
+                self.session.write(slot.values, &init_values(&slot.spec, i, &key))?;
+                fresh += 1;
+            } else {
+                self.session.write(slot.values, file.get(path, name, &slot.spec.shape)?)?;
+            }
+        }
+        let taken = |name: &str| self.plan.param(name).is_some() && !starts_fresh(name);
+        let unused = file.tensors.keys().filter(|name| !taken(name));
+        Ok((fresh, unused.cloned().collect()))
+    }
+
     /// Parameters as a checkpoint; optimiser state too if `state` is set.
     ///
     /// # Errors

@@ -331,7 +331,6 @@ fn implied_gradient(case: &Case, i: usize, data: &[Data], dy: &[f64], out: &Outc
     let batch = case.batch();
     let mut sum = vec![0.0; n];
     match case.op.param_grad(i) {
-        // A test of its own compares what such an op sums.
         ParamGrad::Fused => return None,
         ParamGrad::None if !case.op.differentiable(i) => return None,
         ParamGrad::None if case.op.passes_through(i) => return Some(dy.to_vec()),
