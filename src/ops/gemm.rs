@@ -7,6 +7,9 @@ use std::cell::RefCell;
 
 use rayon::prelude::*;
 
+use super::fast::dot;
+use super::lanes::in_lanes;
+
 /// Floating-point operations under which another thread costs more than it brings.
 const FLOPS_PER_PART: usize = 2_000_000;
 
@@ -72,6 +75,9 @@ pub(crate) fn product(
     }
     assert!(a.holds(m, k) && b.holds(k, n), "operands of a {m}x{k}x{n} product");
     assert!(row_c >= n && (m - 1) * row_c + n <= c.len(), "result of a {m}x{k}x{n} product");
+    if m <= FEW_ROWS && a.col == 1 && b.row == 1 && k > 0 {
+        return few_rows((m, k, n), a, b, start, c, row_c);
+    }
     let parts = (2 * m * k * n / FLOPS_PER_PART).clamp(1, threads.max(1));
     let (down, across) = grid(m, n, parts);
     let rows = m.div_ceil(down).next_multiple_of(16);
@@ -123,6 +129,59 @@ pub(crate) fn product(
     }
 }
 
+/// Rows of a product that is bound by reading B once: a text written token by token. Packing B would read and write it again.
+const FEW_ROWS: usize = 4;
+
+/// Columns of B that one task takes.
+const FEW_COLUMNS: usize = 64;
+
+/// A product of at most [`FEW_ROWS`] rows, where rows of A and columns of B are contiguous.
+fn few_rows(
+    (m, k, n): (usize, usize, usize),
+    a: Matrix<'_>,
+    b: Matrix<'_>,
+    start: Start<'_>,
+    c: &mut [f32],
+    row_c: usize,
+) {
+    let sums: Vec<[[f32; FEW_COLUMNS]; FEW_ROWS]> = (0..n.div_ceil(FEW_COLUMNS))
+        .into_par_iter()
+        .with_min_len((FLOPS_PER_PART / (2 * m * k * FEW_COLUMNS)).max(1))
+        .map(|task| {
+            let first = task * FEW_COLUMNS;
+            let mut out = [[0.0; FEW_COLUMNS]; FEW_ROWS];
+            dots(&mut out, m, k, FEW_COLUMNS.min(n - first), a.data, a.row, &b.data[first * b.col..], b.col);
+            out
+        })
+        .collect();
+    for i in 0..m {
+        let row = &mut c[i * row_c..][..n];
+        for (j, c) in row.iter_mut().enumerate() {
+            let before = match start {
+                Start::Zero => 0.0,
+                Start::Held => *c,
+                Start::Bias(bias) => bias[j],
+            };
+            *c = before + sums[j / FEW_COLUMNS][i][j % FEW_COLUMNS];
+        }
+    }
+}
+
+in_lanes! {
+    /// Products of `rows` rows of A with `columns` columns of B.
+    fn dots<L>(
+        out: &mut [[f32; FEW_COLUMNS]; FEW_ROWS], rows: usize, k: usize, columns: usize,
+        a: &[f32], row_a: usize, b: &[f32], col_b: usize,
+    ) {
+        for j in 0..columns {
+            let b = &b[j * col_b..][..k];
+            for i in 0..rows {
+                out[i][j] = dot::<L>(&a[i * row_a..][..k], b);
+            }
+        }
+    }
+}
+
 /// `parts` as rows by columns of parts, such that the operands are read least often.
 fn grid(m: usize, n: usize, parts: usize) -> (usize, usize) {
     (1..=parts)
@@ -150,6 +209,30 @@ pub(crate) fn with_scratch<R>(len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn few_rows_are_the_same_product() {
+        for (m, k, n) in [(1, 1, 1), (1, 33, 130), (2, 64, 64), (4, 17, 3), (3, 100, 257)] {
+            let a: Vec<f32> = (0..m * k).map(|i| (i % 13) as f32 - 6.0).collect();
+            let b: Vec<f32> = (0..k * n).map(|i| (i % 7) as f32 - 3.0).collect();
+            let bias: Vec<f32> = (0..n).map(|j| j as f32).collect();
+            let (a, b) = (Matrix { data: &a, row: k, col: 1 }, Matrix { data: &b, row: 1, col: k });
+            for start in [Start::Zero, Start::Held, Start::Bias(&bias)] {
+                let mut c = vec![2.0; m * n];
+                product((m, k, n), a, b, start, &mut c, n, 2);
+                for (at, &c) in c.iter().enumerate() {
+                    let (i, j) = (at / n, at % n);
+                    let sum: f32 = (0..k).map(|s| a.data[i * k + s] * b.data[j * k + s]).sum();
+                    let before = match start {
+                        Start::Zero => 0.0,
+                        Start::Held => 2.0,
+                        Start::Bias(bias) => bias[j],
+                    };
+                    assert_eq!(c, sum + before, "{m}x{k}x{n}: ({i}, {j})");
+                }
+            }
+        }
+    }
 
     #[test]
     fn parts_cover_the_product() {
