@@ -1,4 +1,4 @@
-//! `veilgrad demo`: both steps of ViP on a small model, and a probe of four encoders side by side.
+//! `veilgrad demo`: both steps of ViP on a small model, a probe of four encoders side by side, and DP-Cap's captioner.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -6,6 +6,7 @@ use std::time::Instant;
 use clap::Args;
 use serde_json::json;
 
+use super::demo_captions::{self, Captions};
 use super::{DeviceArg, JsonArg, output, pretrain, probe, report::Report};
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
@@ -20,7 +21,8 @@ use crate::train::run::{Run, RunOptions};
 ///
 /// Step 1 trains on synthetic images, not privately; step 2 trains privately on the emoji shards at epsilon 8, and, for
 /// comparison, without privacy from the same start. Then four encoders are probed: random, synthetic, synthetic + private,
-/// synthetic + not private.
+/// synthetic + not private. Last, a captioner starts from the synthetic encoder, learns the emoji's names privately, and
+/// writes captions of emoji that it has never seen.
 #[derive(Debug, Args)]
 pub struct Demo {
     /// Folder for all results.
@@ -75,7 +77,17 @@ impl Demo {
             Some(&synthetic),
         )?;
         let rows = self.probes(engine.as_ref(), [&synthetic, &private, &plain], epsilon)?;
-        self.show(&rows, start.elapsed().as_secs_f64())
+        if !self.json.json {
+            println!("\n== step 3  captions, private, from step 1");
+        }
+        let mut captions = recipe("captions")?;
+        if let Some(text) = &mut captions.text {
+            text.vocabulary = Some(self.assets.join("vocab/emoji-names.txt"));
+        }
+        let out = self.out.join("captions");
+        let captions =
+            demo_captions::run(engine.as_ref(), captions, &self.assets, synthetic, &out, self.json.json)?;
+        self.show(&rows, &captions, start.elapsed().as_secs_f64())
     }
 
     /// Trains into `out/name`; returns the model's path and the epsilon spent.
@@ -137,7 +149,7 @@ impl Demo {
         Ok(rows)
     }
 
-    fn show(&self, rows: &[Row], seconds: f64) -> Result<()> {
+    fn show(&self, rows: &[Row], captions: &Captions, seconds: f64) -> Result<()> {
         let mut table =
             vec![vec!["encoder".to_owned(), "privacy of the emoji".into(), "linear probe top-1".into()]];
         for row in rows {
@@ -160,6 +172,7 @@ impl Demo {
                 "original, masked, reconstructed",
             )?;
         }
+        captions.report(&mut report);
         let path = self.out.join("report.html");
         report.write(&path)?;
         if self.json.json {
@@ -167,10 +180,13 @@ impl Demo {
                 .iter()
                 .map(|r| json!({ "encoder": r.name, "privacy": r.privacy, "probe": r.result }))
                 .collect();
-            output::json(&json!({ "seconds": seconds, "encoders": rows, "report": path }));
+            output::json(&json!({
+                "seconds": seconds, "encoders": rows, "captions": captions.json(), "report": path,
+            }));
             return Ok(());
         }
-        println!();
+        captions.print();
+        println!("\n== linear probes, nine emoji groups");
         output::table(&table);
         println!("\n{seconds:.0} s in all. Pictures and curves: {}", path.display());
         Ok(())

@@ -10,8 +10,11 @@ mod caption;
 mod check;
 mod classify;
 mod demo;
+mod demo_captions;
 mod devices;
+mod features;
 mod model;
+mod order;
 mod pretrain;
 mod probe;
 mod random_step;
@@ -39,6 +42,10 @@ enum Command {
     Probe(probe::ProbeCommand),
     Caption(caption::CaptionCommand),
     Classify(classify::Classify),
+    Features(features::Features),
+    #[command(name = "fewshot")]
+    FewShot(features::FewShot),
+    Order(order::Order),
     Budget(budget::Budget),
     Synthetic(synthetic::Sheet),
     Check(check::Check),
@@ -82,6 +89,9 @@ pub fn main() -> ExitCode {
         Command::Probe(c) => c.run(),
         Command::Caption(c) => c.run(),
         Command::Classify(c) => c.run(),
+        Command::Features(c) => c.run(),
+        Command::FewShot(c) => c.run(),
+        Command::Order(c) => c.run(),
         Command::Budget(c) => c.run(),
         Command::Synthetic(c) => c.run(),
         Command::Check(c) => c.run(),

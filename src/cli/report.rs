@@ -70,14 +70,18 @@ impl Report {
     /// # Errors
     /// [`Error::Io`] if it cannot be read.
     pub fn picture(&mut self, path: &Path, caption: &str) -> Result<()> {
-        let bytes = std::fs::read(path).map_err(|e| Error::io(path, e))?;
+        self.png(&std::fs::read(path).map_err(|e| Error::io(path, e))?, caption);
+        Ok(())
+    }
+
+    /// A PNG, embedded.
+    pub fn png(&mut self, bytes: &[u8], caption: &str) {
         let data = base64::engine::general_purpose::STANDARD.encode(bytes);
         let _ = writeln!(
             self.body,
             "<figure><img alt=\"{0}\" src=\"data:image/png;base64,{data}\"><figcaption>{0}</figcaption></figure>",
             escape(caption)
         );
-        Ok(())
     }
 
     /// Writes the file.

@@ -33,7 +33,8 @@ impl Encoder {
     /// [`crate::Error::Checkpoint`] for a missing or misshaped tensor; the engine's errors.
     pub fn new(engine: &dyn Engine, config: &MaeConfig, batch: usize, weights: Weights<'_>) -> Result<Self> {
         let graph = encoder_graph(config, batch)?;
-        let options = Options::new(Mode::Forward, engine).fetch(&graph.block_means);
+        let fetch: Vec<_> = graph.block_means.iter().copied().chain([graph.mean]).collect();
+        let options = Options::new(Mode::Forward, engine).fetch(&fetch);
         let plan = graph.graph.lower(&options)?;
         let mut session = engine.open(&plan.layout)?;
         for (i, slot) in plan.params.iter().enumerate() {
@@ -72,12 +73,20 @@ impl Encoder {
         self.session.run(self.forward)?;
         let (batch, width, len) = (self.plan.batch, self.width, self.len());
         let mut out = vec![0.0; batch * len];
-        for (block, slice) in self.plan.fetched.iter().enumerate() {
+        for (block, slice) in self.plan.fetched[..self.blocks].iter().enumerate() {
             let means = self.session.read(*slice)?;
             for (row, mean) in out.chunks_mut(len).zip(means.chunks(width)) {
                 row[block * width..(block + 1) * width].copy_from_slice(mean);
             }
         }
         Ok(out)
+    }
+
+    /// (B, width) of the images that [`Encoder::features`] saw last: the mean over all tokens of the last block.
+    ///
+    /// # Errors
+    /// The engine's errors.
+    pub fn last_mean(&mut self) -> Result<Vec<f32>> {
+        self.session.read(self.plan.fetched[self.blocks])
     }
 }

@@ -2,7 +2,9 @@
 
 pub mod captioner;
 pub mod features;
+pub mod few_shot;
 mod part;
 pub mod pictures;
 pub mod probe;
+pub mod represent;
 pub mod zero_shot;

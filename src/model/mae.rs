@@ -142,6 +142,8 @@ pub struct EncoderGraph {
     pub graph: Graph,
     /// (B, width) per block: mean over the patch tokens of the block's output, class token left out, no norm.
     pub block_means: Vec<Value>,
+    /// (B, width): mean over all tokens of the last block's output, class token included, no norm.
+    pub mean: Value,
 }
 
 /// Which patches the encoder sees, for a whole physical batch, as the graph's inputs of the same names.
@@ -247,7 +249,9 @@ pub fn encoder_graph(config: &MaeConfig, batch: usize) -> Result<EncoderGraph> {
         .enumerate()
         .map(|(i, x)| net.graph.apply(&format!("blocks.{i}.mean"), MeanTokens { skip: 1 }, &[*x]))
         .collect::<Result<_>>()?;
-    Ok(EncoderGraph { graph, block_means })
+    let last = *blocks.last().expect("the depth was checked");
+    let mean = net.graph.apply("mean", MeanTokens { skip: 0 }, &[last])?;
+    Ok(EncoderGraph { graph, block_means, mean })
 }
 
 #[cfg(test)]
