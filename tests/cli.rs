@@ -32,7 +32,21 @@ fn error(arguments: &[&str]) -> String {
 #[test]
 fn every_command_explains_itself() {
     let help = String::from_utf8(run(&["--help"]).stdout).unwrap();
-    for command in ["devices", "pretrain", "probe", "budget", "synthetic", "check", "bench", "demo"] {
+    for command in [
+        "devices",
+        "pretrain",
+        "probe",
+        "caption",
+        "classify",
+        "features",
+        "fewshot",
+        "order",
+        "budget",
+        "synthetic",
+        "check",
+        "bench",
+        "demo",
+    ] {
         assert!(help.contains(command), "{command}");
         let own = String::from_utf8(run(&[command, "--help"]).stdout).unwrap();
         assert!(own.len() > 200, "{command}");
