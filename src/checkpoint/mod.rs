@@ -1,5 +1,10 @@
 //! Checkpoints: safetensors files under the published tensor names, written atomically.
 
+mod opcode;
+mod pickle;
+pub mod pytorch;
+mod value;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -45,8 +50,8 @@ impl Checkpoint {
         for (name, view) in file.tensors() {
             let values =
                 decode(&view).ok_or_else(|| fail(format!("{name} holds {:?}, not floats", view.dtype())))?;
-            if let Some(i) = values.iter().position(|x| !x.is_finite()) {
-                return Err(fail(format!("{name}[{i}] is {}: the weights are damaged", values[i])));
+            if let Some(what) = not_finite(&name, &values) {
+                return Err(fail(what));
             }
             tensors.insert(name, Tensor { shape: Shape::new(view.shape()), values });
         }
@@ -111,6 +116,12 @@ fn sorted_header(mut bytes: Vec<u8>) -> Vec<u8> {
         bytes[8..end].copy_from_slice(&text);
     }
     bytes
+}
+
+/// What to say of a tensor with a value that is not finite.
+fn not_finite(name: &str, values: &[f32]) -> Option<String> {
+    let i = values.iter().position(|x| !x.is_finite())?;
+    Some(format!("{name}[{i}] is {}: the weights are damaged", values[i]))
 }
 
 fn decode(view: &TensorView<'_>) -> Option<Vec<f32>> {
