@@ -13,6 +13,11 @@ fn rows(text: &str) -> Vec<Vec<f64>> {
     lines.map(|l| l.split(',').map(|x| x.trim().parse().expect("a number")).collect()).collect()
 }
 
+/// Accountants whose answers take milliseconds; `accounting_pld.rs` asks the other one.
+fn renyi() -> impl Iterator<Item = &'static Kind> {
+    ALL.iter().filter(|kind| kind.name.starts_with("rdp"))
+}
+
 fn epsilon_by(kind: &Kind, event: &Event, delta: f64) -> f64 {
     let mut accountant = (kind.start)(NeighbouringRelation::AddOrRemoveOne).unwrap();
     accountant.compose(event).unwrap();
@@ -250,6 +255,8 @@ fn what_is_not_poisson_sampling_is_refused_by_name() {
                 );
             }
         }
+    }
+    for kind in renyi() {
         let error = (kind.start)(NeighbouringRelation::ReplaceOne).err().expect("refused");
         assert!(matches!(error, Error::Unsupported { .. }), "{error}");
     }
@@ -288,7 +295,7 @@ fn numbers_out_of_range_are_refused() {
 /// Extreme but legal numbers: an answer, never NaN, and never below what a few orders prove to be too little.
 #[test]
 fn extreme_numbers_have_answers() {
-    for kind in ALL {
+    for kind in renyi() {
         for sigma in [0.0, 1e-300, 1e-3, 0.009, 0.011, 0.1, 1.0, 1e6, 1e300] {
             for q in [0.0, 1e-300, 1e-12, 1e-3, 0.5, 1.0 - 1e-15, 1.0] {
                 let mut one = (kind.start)(NeighbouringRelation::AddOrRemoveOne).unwrap();
@@ -325,7 +332,7 @@ proptest! {
     /// More steps, a larger rate, less noise or a smaller delta never cost less; and no accountant beats the best grid.
     #[test]
     fn epsilon_is_monotone((q, sigma, steps, delta) in numbers(), more in 1.0..3.0f64) {
-        for kind in ALL {
+        for kind in renyi() {
             let eps = |q: f64, sigma: f64, n: u64, delta: f64| epsilon_by(kind, &Event::dpsgd(q, sigma, n), delta);
             let here = eps(q, sigma, steps, delta);
             prop_assert!(here >= 0.0);

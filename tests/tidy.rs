@@ -118,10 +118,11 @@ fn accounting_stands_alone() {
     for (file, text) in files("src/privacy/accounting", &["rs"]) {
         seen += 1;
         for line in code(&text).lines().filter(|l| l.starts_with("use ") || l.starts_with("pub use ")) {
-            let ok = ["std::", "crate::error", "super::", "crate::privacy::accounting", "self::"]
-                .iter()
-                .any(|p| line.contains(&format!("use {p}")))
-                || (line.starts_with("pub use ") && !line.contains("crate::"));
+            let ok =
+                ["std::", "rustfft::", "crate::error", "super::", "crate::privacy::accounting", "self::"]
+                    .iter()
+                    .any(|p| line.contains(&format!("use {p}")))
+                    || (line.starts_with("pub use ") && !line.contains("crate::"));
             assert!(ok, "{file}: {line}");
         }
     }

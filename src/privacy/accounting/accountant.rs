@@ -1,6 +1,7 @@
 //! What an accountant is, and which there are.
 
 use super::event::{Event, NeighbouringRelation};
+use super::pld::Pld;
 use super::rdp::{Rdp, vip_orders};
 use crate::error::{Error, Result};
 
@@ -11,6 +12,8 @@ pub struct Epsilon {
     pub value: f64,
     /// The Renyi order alpha that proves it; 0 for accountants that have no orders.
     pub order: f64,
+    /// A lower bound on the smallest epsilon that holds: the truth is between it and `value`. Nothing if none is known.
+    pub lower: Option<f64>,
 }
 
 /// Adds up events and says what they cost together.
@@ -93,6 +96,11 @@ pub static ALL: &[Kind] = &[
             Rdp::for_relation(relation)?;
             Ok(Box::new(Rdp::new(vip_orders()).named("rdp-vip")))
         },
+    },
+    Kind {
+        name: "pld",
+        about: "privacy loss distributions: the tight answer, between two certified bounds",
+        start: |relation| Ok(Box::new(Pld::new(relation)?)),
     },
 ];
 

@@ -95,16 +95,17 @@ impl Rdp {
     /// [`Error::Invalid`] for a delta that is not in (0, 1).
     pub fn epsilon(&self, delta: f64) -> Result<Epsilon> {
         check_delta(delta)?;
-        let mut best = Epsilon { value: f64::INFINITY, order: self.orders.first().copied().unwrap_or(0.0) };
+        let mut best =
+            Epsilon { value: f64::INFINITY, order: self.orders.first().copied().unwrap_or(0.0), lower: None };
         for (&order, &divergence) in self.orders.iter().zip(&self.divergences) {
             if divergence == 0.0 {
-                return Ok(Epsilon { value: 0.0, order });
+                return Ok(Epsilon { value: 0.0, order, lower: Some(0.0) });
             }
             let conversion = -(delta.ln() + order.ln()) / (order - 1.0);
             let rounding = 8.0 * f64::EPSILON * (divergence + conversion.abs());
             let value = divergence + conversion + (-order.recip()).ln_1p() + rounding;
             if value < best.value {
-                best = Epsilon { value: value.max(0.0), order };
+                best = Epsilon { value: value.max(0.0), order, lower: None };
             }
         }
         Ok(best)
