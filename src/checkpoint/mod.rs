@@ -1,11 +1,15 @@
 //! Checkpoints: safetensors files under the published tensor names, written atomically.
 
+pub mod export;
+pub mod import;
+pub mod kind;
 mod opcode;
 mod pickle;
 pub mod pytorch;
+pub mod resize;
 mod value;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
@@ -41,6 +45,7 @@ impl Checkpoint {
     pub fn read(path: &Path) -> Result<Self> {
         let bytes = std::fs::read(path).map_err(|e| Error::io(path, e))?;
         let fail = |what: String| Error::checkpoint(path, what);
+        check_names(&bytes).map_err(fail)?;
         let file =
             SafeTensors::deserialize(&bytes).map_err(|e| fail(format!("is no safetensors file: {e}")))?;
         let (_, header) =
@@ -116,6 +121,36 @@ fn sorted_header(mut bytes: Vec<u8>) -> Vec<u8> {
         bytes[8..end].copy_from_slice(&text);
     }
     bytes
+}
+
+/// Refuses names that occur twice, of which other readers take one or the other.
+fn check_names(bytes: &[u8]) -> Result<(), String> {
+    struct Once;
+    impl<'de> serde::de::Visitor<'de> for Once {
+        type Value = ();
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a header of tensors")
+        }
+
+        fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+            let mut seen = BTreeSet::new();
+            while let Some(name) = map.next_key::<String>()? {
+                map.next_value::<serde::de::IgnoredAny>()?;
+                if seen.contains(&name) {
+                    return Err(serde::de::Error::custom(format!("{name} is there twice")));
+                }
+                seen.insert(name);
+            }
+            Ok(())
+        }
+    }
+    let fail = |what: String| format!("is no safetensors file: {what}");
+    let len = bytes.first_chunk().map(|n| u64::from_le_bytes(*n));
+    let end = len.and_then(|n| usize::try_from(n).ok()?.checked_add(8)).filter(|&end| end <= bytes.len());
+    let end = end.ok_or_else(|| fail("its header is cut off".into()))?;
+    let mut header = serde_json::Deserializer::from_slice(&bytes[8..end]);
+    serde::Deserializer::deserialize_map(&mut header, Once).map_err(|e| fail(e.to_string()))
 }
 
 /// What to say of a tensor with a value that is not finite.

@@ -31,6 +31,9 @@ const FREE: u64 = 16 << 20;
 /// Entries that hold the weights of a training checkpoint, in this order.
 const NESTED: [&str; 2] = ["model", "state_dict"];
 
+/// Entry of texts beside the weights.
+const METADATA: &str = "metadata";
+
 /// Prefixes that wrappers of models put before every name.
 const WRAPPERS: [&str; 2] = ["module.", "_module."];
 
@@ -39,6 +42,8 @@ const WRAPPERS: [&str; 2] = ["module.", "_module."];
 pub struct PyTorchFile {
     /// Tensors by name, as f32.
     pub tensors: BTreeMap<String, Tensor>,
+    /// Texts of a dict `metadata` beside the weights, as [`super::export`] writes it.
+    pub metadata: BTreeMap<String, String>,
     /// Entries beside the weights, not looked into (`optimizer`, `epoch`).
     pub ignored: Vec<String>,
 }
@@ -69,7 +74,11 @@ pub fn parse(bytes: &[u8], allow_nan: bool) -> Result<PyTorchFile, String> {
     let mut container = Container::open(bytes)?;
     let pickle = container.member("data.pkl", LONGEST_PICKLE)?;
     let pickle = pickle::parse(&pickle)?;
-    let (entries, ignored) = weights(&pickle)?;
+    let (entries, mut ignored) = weights(&pickle)?;
+    let metadata = metadata(&pickle);
+    if !metadata.is_empty() {
+        ignored.retain(|name| name != METADATA);
+    }
     let views = views(&pickle, entries, FREE + GROWTH * bytes.len() as u64)?;
 
     let mut tensors = BTreeMap::new();
@@ -96,7 +105,7 @@ pub fn parse(bytes: &[u8], allow_nan: bool) -> Result<PyTorchFile, String> {
         let shape = Shape::new(view.size.iter().map(|&n| n as usize).collect::<Vec<_>>());
         tensors.insert(name.to_owned(), Tensor { shape, values });
     }
-    Ok(PyTorchFile { tensors: unwrapped(tensors), ignored })
+    Ok(PyTorchFile { tensors: unwrapped(tensors), metadata, ignored })
 }
 
 struct Container<'a> {
@@ -199,6 +208,15 @@ fn weights(pickle: &Pickle) -> Result<(Vec<Entry<'_>>, Vec<String>), String> {
         true => Err(format!("holds no tensors, nor a dict of them under {}", NESTED.join(" or "))),
         false => Ok((tensors, ignored)),
     }
+}
+
+/// The texts of a dict `metadata`; nothing if there is anything else in it.
+fn metadata(pickle: &Pickle) -> BTreeMap<String, String> {
+    let Node::Dict(top) = pickle.node(pickle.root()) else { return BTreeMap::new() };
+    let entry = top.iter().find(|(k, _)| pickle.text(*k) == Some(METADATA));
+    let Some(Node::Dict(entries)) = entry.map(|(_, v)| pickle.node(*v)) else { return BTreeMap::new() };
+    let text = |id: Id| pickle.text(id).map(str::to_owned);
+    entries.iter().map(|(k, v)| Some((text(*k)?, text(*v)?))).collect::<Option<_>>().unwrap_or_default()
 }
 
 type View<'a> = (&'a str, &'a Storage, &'a TensorRef);

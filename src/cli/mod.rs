@@ -13,6 +13,7 @@ mod demo;
 mod demo_captions;
 mod devices;
 mod features;
+mod import;
 mod model;
 mod order;
 mod pretrain;
@@ -46,6 +47,8 @@ enum Command {
     #[command(name = "fewshot")]
     FewShot(features::FewShot),
     Order(order::Order),
+    Import(import::Import),
+    Export(import::Export),
     Budget(budget::Budget),
     Synthetic(synthetic::Sheet),
     Check(check::Check),
@@ -92,6 +95,8 @@ pub fn main() -> ExitCode {
         Command::Features(c) => c.run(),
         Command::FewShot(c) => c.run(),
         Command::Order(c) => c.run(),
+        Command::Import(c) => c.run(),
+        Command::Export(c) => c.run(),
         Command::Budget(c) => c.run(),
         Command::Synthetic(c) => c.run(),
         Command::Check(c) => c.run(),
