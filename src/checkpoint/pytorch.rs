@@ -1,6 +1,6 @@
 //! PyTorch's checkpoint files (`.pth`, `.pt`): a ZIP container with a pickle and one member per storage.
 //!
-//! Reading runs no code, see [`super::pickle`]; and a file of n bytes never makes more than a few n bytes of tensors.
+//! Reading runs no code, see `pickle.rs`; and a file of n bytes never makes more than a few n bytes of tensors.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -71,7 +71,7 @@ impl HeadLoss {
         CrossEntropy { ignore: Some(self.ignore), smoothing: 0.0 }
     }
 
-    /// Records logits and losses of one block; `scratch` as of [`HeadLoss::scratch_forward`].
+    /// Records logits and losses of one block; `scratch` as of `Op::scratch`.
     fn forward_block(
         &self,
         rec: &mut Recording,

@@ -51,7 +51,7 @@ pub struct Model {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Text {
-    /// Tokens of a caption, [CLS] and [SEP] included; the size's own if left out.
+    /// Tokens of a caption, `[CLS]` and `[SEP]` included; the size's own if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub length: Option<usize>,
     /// A PUBLIC text file, one text a line: only words that occur in it are kept of BERT's 30,522. Never make it from private

@@ -39,7 +39,7 @@ pub struct CaptionerConfig {
     pub decoder_heads: usize,
     /// The older variants: biases in q, k, v and in the decoder, ReLU instead of GELU there.
     pub biased: bool,
-    /// Tokens of a caption, [CLS] and [SEP] included: T.
+    /// Tokens of a caption, `[CLS]` and `[SEP]` included: T.
     pub length: usize,
     /// Words of the vocabulary, V.
     pub vocabulary: usize,
